@@ -255,6 +255,11 @@ const RECURSIVE: &[(&str, &str, &str)] = &[
     ("tabular", "pmml::apply", "pmml::expression"), // Arguments are expressions.
     ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
     ("tabular", "sklearn::column_transformer", "sklearn::compile"), // Its parts are transformers.
+    ("tabular", "sklearn::calibrated", "sklearn::compile"), // Members of these are estimators.
+    ("tabular", "sklearn::multi", "sklearn::compile"),
+    ("tabular", "sklearn::one_against", "sklearn::compile"),
+    ("tabular", "sklearn::stacking", "sklearn::compile"),
+    ("tabular", "sklearn::wrapper", "sklearn::compile"),
 ];
 
 fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {

@@ -11,7 +11,7 @@ use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_codec::{base64 as codec_base64, cast, csv as codec_csv, npy as codec_npy, table};
 use tensorserve_codec::{event_stream as aws, tfrecord as records};
-use tensorserve_tensor::{DType, Tensor, TensorSpec};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 use super::echo::DTYPES;
 use super::target::selected;
@@ -188,11 +188,13 @@ pub fn csv(input: &[u8]) {
 /// All columns of a table have as many rows, and a matrix has as many fields in each.
 fn csv_tables(text: &[u8]) {
     let spec = |alias, dtype, dims| TensorSpec::new(alias, dtype, dims).with_missing_values();
-    let columns = [spec("a", DType::Double, &[-1]), spec("b", DType::String, &[-1])];
+    let columns = vec![spec("a", DType::Double, &[-1]), spec("b", DType::String, &[-1])];
+    let mut columns = Signature::only(columns, Vec::new());
+    columns.unused_columns.push("c".to_owned());
     if let Ok(tensors) = table::read(text, &columns, MAX_TENSOR_BYTES) {
         assert_eq!((tensors.len(), tensors[0].rows()), (2, tensors[1].rows()));
     }
-    let matrix = [spec("x", DType::Float, &[-1, 3])];
+    let matrix = Signature::only(vec![spec("x", DType::Float, &[-1, 3])], Vec::new());
     if let Ok(tensors) = table::read(text, &matrix, MAX_TENSOR_BYTES) {
         assert_eq!(tensors[0].shape().dims().len(), 2);
     }

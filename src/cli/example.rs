@@ -199,6 +199,8 @@ mod tests {
             read_only: true,
             repeatable: true,
             exact_shapes: false,
+            by_columns: None,
+            unused_columns: Vec::new(),
         };
         of("http://h", "m", &signature).expect("an example").command
     }

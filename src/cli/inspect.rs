@@ -271,6 +271,8 @@ fn signature(name: &str, definition: &Value) -> Signature {
         read_only: false,
         repeatable: false,
         exact_shapes: false,
+        by_columns: None,
+        unused_columns: Vec::new(),
     }
 }
 

@@ -86,6 +86,8 @@ mod simple_cases;
 mod simple_front;
 #[cfg(feature = "sklearn")]
 mod sklearn;
+#[cfg(feature = "sklearn")]
+mod sklearn_tables;
 mod sources;
 #[cfg(feature = "spark")]
 mod spark;

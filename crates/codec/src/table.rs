@@ -8,33 +8,46 @@ use super::csv::{self, Field};
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
-    AlignedVec, DType, STRING_OVERHEAD, Shape, StringsBuilder, Tensor, TensorSpec, aligned_vec,
+    AlignedVec, DType, STRING_OVERHEAD, Shape, Signature, StringsBuilder, Tensor, TensorSpec,
+    aligned_vec,
 };
 
-/// Whether [`read`] can read these inputs: all take missing values, and have the type float, double or
-/// string.
+/// Whether [`read`] can read these inputs: those of a table, of which at least one takes missing values, of the
+/// type float, double or string.
 #[must_use]
 pub fn can_read(inputs: &[TensorSpec]) -> bool {
     let is_readable = |dtype| matches!(dtype, DType::Float | DType::Double | DType::String);
-    let all = |spec: &TensorSpec| spec.takes_missing && spec.dtype().is_some_and(is_readable);
+    let all = |spec: &TensorSpec| spec.dtype().is_some_and(is_readable);
     let is_matrix = |spec: &TensorSpec| spec.dtype() != Some(DType::String);
     match inputs {
         [] => false,
-        [one] => all(one) && (one.is_column() || is_matrix(one)),
-        several => several.iter().all(|spec| all(spec) && spec.is_column()),
+        [one] => one.takes_missing && all(one) && (one.is_column() || is_matrix(one)),
+        several => {
+            several.iter().any(|spec| spec.takes_missing)
+                && several.iter().all(|spec| all(spec) && spec.is_column())
+        }
     }
 }
 
-/// Reads a table into a tensor for each of `inputs`, in their order: `[rows]` for a column, `[rows, fields]`
+/// Reads a table into a tensor for each input of `signature`, in their order: `[rows]` for a column, `[rows, fields]`
 /// for a matrix.
 ///
 /// # Errors
 /// With the line and the name or the number of the field; and for more than `max_bytes`.
-pub fn read(text: &[u8], inputs: &[TensorSpec], max_bytes: usize) -> Result<Vec<Tensor>> {
-    match inputs {
+pub fn read(text: &[u8], signature: &Signature, max_bytes: usize) -> Result<Vec<Tensor>> {
+    match signature.inputs.as_slice() {
         [matrix] if !matrix.is_column() => Ok(vec![read_matrix(text, matrix, max_bytes)?]),
-        columns => read_columns(text, columns, max_bytes),
+        _ => read_columns(text, signature, max_bytes),
     }
+}
+
+/// The first field of a table, which may be the name of a column.
+#[must_use]
+pub fn first_name(text: &[u8]) -> Option<Vec<u8>> {
+    let (_, line) = numbered(text).next()?;
+    let mut field = Vec::new();
+    csv::field(line, &mut field);
+    Some(field.trim_ascii().to_vec())
 }
 
 /// The values of a column or of a matrix, row by row.
@@ -175,11 +188,12 @@ fn has_names(line: &[u8], field: &mut Vec<u8>) -> bool {
     all.is_ok() && has_text
 }
 
-fn read_columns(text: &[u8], specs: &[TensorSpec], max_bytes: usize) -> Result<Vec<Tensor>> {
+fn read_columns(text: &[u8], signature: &Signature, max_bytes: usize) -> Result<Vec<Tensor>> {
+    let specs = &signature.inputs;
     let mut field = Vec::new();
     let mut lines = numbered(text).peekable();
     let named = match lines.peek() {
-        Some((_, first)) => columns_named(first, specs, &mut field)?,
+        Some((_, first)) => columns_named(first, signature, &mut field)?,
         None => return Err(Error::invalid("the table has no lines")),
     };
     let places = match named {
@@ -187,18 +201,25 @@ fn read_columns(text: &[u8], specs: &[TensorSpec], max_bytes: usize) -> Result<V
             lines.next();
             places
         }
-        None => vec![0],
+        None => vec![Some(0)],
     };
     let mut columns: Vec<Values> = specs.iter().map(|spec| Values::of(spec.dtype())).collect();
     let (mut room, mut rows) = (Room::new(max_bytes), 0);
     for (line_number, line) in lines {
         let found = each_field(line, &mut field, |at, field| {
-            let Some(place) = places.get(at) else {
+            let Some(Some(place)) = places.get(at) else {
                 return Ok(());
             };
             let (Some(column), Some(spec)) = (columns.get_mut(*place), specs.get(*place)) else {
                 return Ok(());
             };
+            if field.is_empty() && !spec.takes_missing {
+                return Err(Error::invalid(format!(
+                    "line {line_number}, column {}: a value is missing, which the model does not \
+                     accept there",
+                    spec.alias
+                )));
+            }
             room.take(column.size_of(field))?;
             column.push(field).ok_or_else(|| not_a_number(line_number, &spec.alias, field))
         })?;
@@ -210,8 +231,12 @@ fn read_columns(text: &[u8], specs: &[TensorSpec], max_bytes: usize) -> Result<V
         }
         rows += 1;
     }
-    let finished = columns.into_iter().enumerate().map(|(at, mut column)| {
-        if !places.contains(&at) {
+    let finished = columns.into_iter().zip(specs).enumerate().map(|(at, (mut column, spec))| {
+        if !places.contains(&Some(at)) {
+            if !spec.takes_missing {
+                let name = &spec.alias;
+                return Err(Error::invalid(format!("the table lacks the column {name:?}")));
+            }
             for _ in 0..rows {
                 room.take(column.size_of(b""))?;
                 // The missing value is one of every column.
@@ -223,19 +248,22 @@ fn read_columns(text: &[u8], specs: &[TensorSpec], max_bytes: usize) -> Result<V
     finished.collect()
 }
 
-/// The inputs that the fields of the first line name; `None` if it is the value of the only input.
+/// The inputs that the fields of the first line name, `None` for a column that the model does not use; or
+/// `None` if the line is the value of the only input.
 fn columns_named(
     line: &[u8],
-    specs: &[TensorSpec],
+    signature: &Signature,
     field: &mut Vec<u8>,
-) -> Result<Option<Vec<usize>>> {
-    let (mut places, mut unknown): (Vec<usize>, Option<String>) = (Vec::new(), None);
+) -> Result<Option<Vec<Option<usize>>>> {
+    let specs = &signature.inputs;
+    let (mut places, mut unknown): (Vec<Option<usize>>, Option<String>) = (Vec::new(), None);
     let mut twice = None;
     each_field(line, field, |_, name| {
         let name = name.trim_ascii();
         match specs.iter().position(|spec| spec.alias.as_bytes() == name) {
-            Some(place) if places.contains(&place) => twice = Some(shortened(name)),
-            Some(place) => places.push(place),
+            place @ Some(_) if places.contains(&place) => twice = Some(shortened(name)),
+            place @ Some(_) => places.push(place),
+            None if signature.is_unused(name) => places.push(None),
             None => unknown = unknown.take().or_else(|| Some(shortened(name))),
         }
         Ok(())
@@ -246,7 +274,7 @@ fn columns_named(
     let Some(unknown) = unknown else {
         return Ok(Some(places));
     };
-    if specs.len() == 1 {
+    if specs.len() == 1 && places.is_empty() {
         return Ok(None);
     }
     let names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
@@ -275,8 +303,11 @@ mod tests {
         TensorSpec::new(alias, dtype, &[-1]).with_missing_values()
     }
 
-    fn passengers() -> Vec<TensorSpec> {
-        vec![column("age", DType::Double), column("sex", DType::String)]
+    fn passengers() -> Signature {
+        let inputs = vec![column("age", DType::Double), column("sex", DType::String)];
+        let mut signature = Signature::only(inputs, Vec::new());
+        signature.unused_columns.push("name".to_owned());
+        signature
     }
 
     fn strings(tensor: &Tensor) -> Vec<&[u8]> {
@@ -293,6 +324,10 @@ mod tests {
         // A column that is not there is missing in each row.
         let tensors = read(b"age\n1\n2\n", &passengers(), 1000).expect("a table");
         assert_eq!(strings(&tensors[1]), [b"", b""]);
+        // One that the model does not use is not read.
+        let text = b"name,age,sex\n\"Astor, Mrs.\",18,female\n";
+        let tensors = read(text, &passengers(), 1000).expect("a table");
+        assert_eq!(strings(&tensors[1]), [b"female"]);
     }
 
     #[test]
@@ -307,6 +342,17 @@ mod tests {
         );
         assert_eq!(refused("age,sex\n\nx,y\n"), "line 3, column age: \"x\" is not a number");
         assert_eq!(refused("age,sex\n1\n"), "line 2 has 1 fields; the columns are 2");
+        let mut signature = passengers();
+        signature.inputs[1].takes_missing = false;
+        let refused_by = |text: &str| {
+            let error = read(text.as_bytes(), &signature, 1000).expect_err(text);
+            error.message().to_owned()
+        };
+        assert_eq!(
+            refused_by("age,sex\n1,\n"),
+            "line 2, column sex: a value is missing, which the model does not accept there"
+        );
+        assert_eq!(refused_by("age\n1\n"), "the table lacks the column \"sex\"");
         assert_eq!(refused("age,age\n1,2\n"), "the first line has the column \"age\" twice");
         assert_eq!(refused(""), "the table has no lines");
         assert!(refused(&format!("age\n{}", "1\n".repeat(200))).contains("more than 1000 bytes"));
@@ -314,8 +360,9 @@ mod tests {
 
     #[test]
     fn a_matrix_may_have_names() {
-        let matrix = [TensorSpec::new("data", DType::Float, &[-1, 3]).with_missing_values()];
-        assert!(can_read(&matrix));
+        let matrix = TensorSpec::new("data", DType::Float, &[-1, 3]).with_missing_values();
+        let matrix = Signature::only(vec![matrix], Vec::new());
+        assert!(can_read(&matrix.inputs));
         for text in ["a,b,c\n1,,3\n4,NaN,6\n", "1,,3\n4,nan,6"] {
             let tensors = read(text.as_bytes(), &matrix, 1000).expect("a matrix");
             assert_eq!(tensors[0].shape().dims(), [2, 3]);
@@ -331,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_only_column_needs_no_name() {
-        let text = [column("text", DType::String)];
+        let text = Signature::only(vec![column("text", DType::String)], Vec::new());
         for table in ["text\na b\nc", "a b\nc"] {
             let tensors = read(table.as_bytes(), &text, 1000).expect("a column");
             assert_eq!(strings(&tensors[0]), [&b"a b"[..], b"c"]);

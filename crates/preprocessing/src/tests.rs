@@ -71,6 +71,8 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         read_only: true,
         repeatable: true,
         exact_shapes: false,
+        by_columns: None,
+        unused_columns: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
-//! Models that are evaluated here, without the library that trained them: XGBoost, scikit-learn, PMML
-//! and Spark. Each is read from its file into plain data, and a run is arithmetic on that.
+//! Models that are evaluated here, without the library that trained them: XGBoost,
+//! scikit-learn, PMML and Spark. Each is read from its file into plain data, and a run is arithmetic
+//! on that.
 //!
 //! Each platform has a Cargo feature. No code in a model file is executed.
 #![forbid(unsafe_code)]
@@ -8,6 +9,8 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(feature = "sklearn")]
+mod labels;
 #[cfg(feature = "pickle")]
 pub mod pickle;
 #[cfg(feature = "pmml")]
@@ -20,3 +23,5 @@ pub mod spark;
 mod testing;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;
+#[cfg(feature = "pickle")]
+mod zip;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::error::{Error, Result};
-use super::{DType, Tensor};
+use super::{AlignedVec, DType, Shape, StringsBuilder, Tensor, aligned_vec, budget, concat};
 
 /// The declared shape of an input or an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +107,21 @@ impl TensorSpec {
         matches!(&self.shape, DeclaredShape::Dims(dims) if matches!(dims.as_slice(), [(-1, _)]))
     }
 
+    /// A column of one row whose value is missing: NaN or the empty string; `None` for other types.
+    fn missing_row(&self) -> Result<Option<Tensor>> {
+        let row = Shape::vector(1);
+        match self.dtype() {
+            Some(DType::Float) => Tensor::from_vec(row, one(f32::NAN)).map(Some),
+            Some(DType::Double) => Tensor::from_vec(row, one(f64::NAN)).map(Some),
+            Some(DType::String) => {
+                let mut text = StringsBuilder::default();
+                text.push(b"");
+                Tensor::from_strings(row, text).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Why requests and responses cannot contain it as one value; `None` if they can.
     #[must_use]
     pub fn unsupported(&self) -> Option<&'static str> {
@@ -123,6 +138,12 @@ impl TensorSpec {
     pub fn dtype(&self) -> Option<DType> {
         DType::from_number(self.dtype_number)
     }
+}
+
+fn one<T>(value: T) -> AlignedVec<T> {
+    let mut values = aligned_vec(1);
+    values.push(value);
+    values
 }
 
 /// How image files are encoded for a model whose only input is a string tensor.
@@ -162,6 +183,12 @@ pub struct Signature {
     /// Whether requests must have the declared ranks and sizes, and at least one row. Otherwise
     /// declared shapes are a hint. Set where the runtime would end the process for other shapes.
     pub exact_shapes: bool,
+    /// The signature of the same model that takes each column of this one's matrix by its name, if there is
+    /// one. Requests whose inputs have the names of columns are for that one.
+    pub by_columns: Option<String>,
+    /// Columns of the training data that the model does not use: requests may have them, and they are not
+    /// read.
+    pub unused_columns: Vec<String>,
 }
 
 impl Signature {
@@ -181,6 +208,40 @@ impl Signature {
             read_only: true,
             repeatable: true,
             exact_shapes: false,
+            by_columns: None,
+            unused_columns: Vec::new(),
+        }
+    }
+
+    /// Whether a request may have an input `alias` that is not read.
+    #[must_use]
+    pub fn is_unused(&self, alias: &[u8]) -> bool {
+        self.unused_columns.iter().any(|column| column.as_bytes() == alias)
+    }
+
+    /// The value of an input that a request of `rows` rows does not have: its default, or missing values
+    /// for a column of a table; `None` if the request must have it.
+    ///
+    /// # Errors
+    /// If there is not enough memory for so many rows.
+    pub fn absent_input(&self, spec: &TensorSpec, rows: usize) -> Result<Option<Tensor>> {
+        let default = self.defaults.iter().find(|(alias, _)| *alias == spec.alias);
+        let is_column = spec.takes_missing && spec.is_column();
+        let value = match default {
+            Some((_, value)) => Some(value.clone()),
+            None if is_column => spec.missing_row()?,
+            None => None,
+        };
+        let Some(value) = value.filter(|value| is_column && value.rows() == Some(1)) else {
+            return Ok(default.map(|(_, value)| value.clone()));
+        };
+        match rows {
+            0 => Ok(Some(value.slice_rows(0..0))),
+            1 => Ok(Some(value)),
+            _ => {
+                budget::reserve(value.byte_len().saturating_mul(rows))?;
+                concat(&[&value], rows).map(Some)
+            }
         }
     }
 

@@ -199,6 +199,8 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         read_only: false,
         repeatable: false,
         exact_shapes: false,
+        by_columns: None,
+        unused_columns: Vec::new(),
     }
 }
 

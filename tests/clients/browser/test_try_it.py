@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from house import IMAGES, ROOT, PageTest
 
 IMAGE = os.path.join(IMAGES, "3_45.png")
+SKLEARN = os.path.join(ROOT, "tests/data/platforms/sklearn")
 SIMPLE = os.path.join(ROOT, "tests/data/simple-tensorflow-serving/models")
 
 
@@ -119,6 +120,31 @@ class TryIt(PageTest):
                 text = self.send()
                 self.assertEqual(text.strip(), self.sent_again().strip())
                 self.assertIn("setosa", text)
+
+    def test_an_empty_field_is_a_missing_value(self):
+        """A pipeline of tables with text; the original's predictions are in the file beside it."""
+        folder = os.path.join(self.server.folder, "passengers", "1")
+        os.makedirs(folder)
+        shutil.copy(os.path.join(SKLEARN, "passengers_boosted.pkl"), folder)
+        with open(os.path.join(SKLEARN, "passengers_boosted.json")) as file:
+            golden = json.load(file)
+        number = next(at for at, row in enumerate(golden["rows"]) if row["Age"] is None)
+        row, expected = golden["rows"][number], golden["outputs"]["predict_proba"][number]
+        self.page.reload()
+        self.show("try")
+        expect(self.page.locator("#try-model option[value=passengers]")).to_have_count(1)
+        self.model("passengers")
+        self.rows(1)
+        for field in ("Age", "Embarked", "Fare", "Parch", "Pclass", "Sex", "SibSp"):
+            text = "" if row[field] is None else str(row[field])
+            self.page.get_by_label(f"{field}, row 1").fill(text)
+        for wire in ("TensorFlow Serving", "Simple", "SageMaker"):
+            with self.subTest(wire):
+                self.wire(wire)
+                found = json.loads(self.send())
+                outputs = found.get("outputs", found)
+                for value, wanted in zip(outputs["predict_proba"][0], expected, strict=True):
+                    self.assertAlmostEqual(value, wanted, delta=1e-12)
 
     def test_inputs_follow_the_signature(self):
         self.model("recommender")

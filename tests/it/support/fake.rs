@@ -276,6 +276,8 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         read_only: model.read_only,
         repeatable: model.repeatable,
         exact_shapes: false,
+        by_columns: None,
+        unused_columns: Vec::new(),
     }
 }
 

@@ -411,6 +411,29 @@ impl Servable {
         self.signatures().iter().enumerate().find(|(_, signature)| signature.name == name)
     }
 
+    /// The signature for a request that is for the signature `found` and has an input `alias`: the one that
+    /// takes the columns of its matrix by their names, if that is the name of one of them.
+    #[must_use]
+    pub fn signature_by_input<'s>(
+        &'s self,
+        found: (usize, &'s Signature),
+        alias: &[u8],
+    ) -> (usize, &'s Signature) {
+        let (_, declared) = found;
+        let has = |signature: &Signature| {
+            signature.inputs.iter().any(|spec| spec.alias.as_bytes() == alias)
+        };
+        let Some(other) = &declared.by_columns else {
+            return found;
+        };
+        match self.signature(other) {
+            Some((index, other)) if !has(declared) && (has(other) || other.is_unused(alias)) => {
+                (index, other)
+            }
+            _ => found,
+        }
+    }
+
     /// The signatures, shared, without a reference to the version.
     pub(crate) fn shared_signatures(&self) -> Arc<[Signature]> {
         Arc::clone(&self.loaded.signatures)

@@ -30,6 +30,8 @@ struct SignatureDescription {
     read_only: bool,
     repeatable: bool,
     exact_shapes: bool,
+    by_columns: Option<String>,
+    unused_columns: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +99,8 @@ impl SignatureDescription {
             read_only: signature.read_only,
             repeatable: signature.repeatable,
             exact_shapes: signature.exact_shapes,
+            by_columns: signature.by_columns.clone(),
+            unused_columns: signature.unused_columns.clone(),
         }
     }
 
@@ -112,6 +116,8 @@ impl SignatureDescription {
             read_only: self.read_only,
             repeatable: self.repeatable,
             exact_shapes: self.exact_shapes,
+            by_columns: self.by_columns.clone(),
+            unused_columns: self.unused_columns.clone(),
         }
     }
 }

@@ -116,6 +116,9 @@ struct TensorView {
     /// `image`, `string`, `bool` or `number`; only for inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
+    /// Whether a value may be missing; only for inputs where it may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    may_be_missing: Option<bool>,
 }
 
 impl ModelDetail {
@@ -248,6 +251,7 @@ impl TensorView {
             dtype: dtype(spec),
             shape: spec.shape.sizes(),
             kind: None,
+            may_be_missing: spec.takes_missing.then_some(true),
         }
     }
 }

@@ -159,7 +159,11 @@ impl GivenRequest {
         resolver: &mut Resolver<'_>,
     ) -> Result<(InferRequest, AnswerForm)> {
         let GivenRequest { id, parameters, inputs, outputs } = self;
-        let (index, signature) = signature_of(&version, parameters.signature.as_deref())?;
+        let mut found = signature_of(&version, parameters.signature.as_deref())?;
+        if let Some((name, _)) = inputs.first() {
+            found = version.signature_by_input(found, name.as_bytes());
+        }
+        let (index, signature) = found;
         resolver.found_signature(index);
         let inputs = ordered(version.model(), signature, inputs)?;
         let wanted = wanted_outputs(version.model(), signature, &outputs)?;
@@ -193,6 +197,9 @@ fn ordered(
 ) -> Result<Vec<Tensor>> {
     let mut found: Vec<Option<Tensor>> = vec![None; signature.inputs.len()];
     for (name, tensor) in given {
+        if signature.is_unused(name.as_bytes()) {
+            continue;
+        }
         let at = signature.input(&name);
         let Some((spec, slot)) = at.and_then(|at| signature.inputs.get(at).zip(found.get_mut(at)))
         else {
@@ -207,11 +214,15 @@ fn ordered(
         }
         *slot = Some(as_declared(model, spec, tensor)?);
     }
+    let rows = found.iter().flatten().find_map(Tensor::rows).unwrap_or(1);
     let mut missing = Vec::new();
     let mut tensors = Vec::with_capacity(found.len());
     for (spec, tensor) in signature.inputs.iter().zip(found) {
-        let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
-        match tensor.or_else(|| default.map(|(_, tensor)| tensor.clone())) {
+        let tensor = match tensor {
+            Some(tensor) => Some(tensor),
+            None => signature.absent_input(spec, rows)?,
+        };
+        match tensor {
             Some(tensor) => tensors.push(tensor),
             None => missing.push(spec.clone()),
         }

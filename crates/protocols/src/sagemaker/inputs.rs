@@ -26,16 +26,20 @@ pub(super) fn csv(
         return None;
     }
     let version = call.spec.resolve(resolver).ok()?;
-    let (signature, declared) = version.signature(&call.signature)?;
+    let mut found = version.signature(&call.signature)?;
+    if found.1.by_columns.is_some()
+        && let Some(name) = table::first_name(body)
+    {
+        found = version.signature_by_input(found, &name);
+    }
+    let (signature, declared) = found;
     let numbers = match declared.inputs.as_slice() {
         [input] => csv::numbers(body, input.dtype()?, call.max_bytes).map(|input| vec![input]),
         _ => None,
     };
     let inputs = match numbers {
         Some(inputs) => Ok(inputs),
-        None if table::can_read(&declared.inputs) => {
-            table::read(body, &declared.inputs, call.max_bytes)
-        }
+        None if table::can_read(&declared.inputs) => table::read(body, declared, call.max_bytes),
         None => return None,
     };
     resolver.found_signature(signature);

@@ -3,6 +3,8 @@
 //! As in the original, models of other platforms also accept the bare value of their one input, single
 //! values for one row, and a row in libsvm's sparse format.
 
+use std::borrow::Cow;
+
 use super::fault::{not_json, python};
 use super::run_failed;
 use tensorserve_codec::base64::{self, Alphabet};
@@ -12,7 +14,7 @@ use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::InputStyle;
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{
-    DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec, concat,
+    DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
 
 /// The decoded `data`.
@@ -92,6 +94,14 @@ pub(super) fn read(
     Ok(SimpleData { inputs: inputs.collect::<Result<_, _>>()?, one_row: false })
 }
 
+/// The name of the first member of the object at `cursor`.
+pub(super) fn first_name(mut cursor: Cursor<'_>) -> Option<Cow<'_, [u8]>> {
+    if cursor.peek() != b'{' || !cursor.open_object().ok()? {
+        return None;
+    }
+    cursor.name().ok()
+}
+
 /// The offsets of members that are not named like an input, but may contain one.
 #[derive(Default)]
 struct OtherMembers {
@@ -151,18 +161,13 @@ fn complete(
     let rows = inputs.iter().flatten().find_map(Tensor::rows).unwrap_or(1);
     let all = inputs.into_iter().zip(specs).enumerate().map(|(index, (input, spec))| match input {
         Some(input) => Ok(input),
-        None => default(signature, spec, rows).ok_or(DataFault::Missing(index)),
+        None => {
+            let absent = signature.absent_input(spec, rows);
+            let absent = absent.map_err(|e| DataFault::Run(e.to_string()))?;
+            absent.ok_or(DataFault::Missing(index))
+        }
     });
     Ok(SimpleData { inputs: all.collect::<Result<_, _>>()?, one_row })
-}
-
-/// The default value of an input, repeated for `rows` rows.
-fn default(signature: &Signature, spec: &TensorSpec, rows: usize) -> Option<Tensor> {
-    let (_, value) = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias)?;
-    if value.rows() != Some(1) || rows == 1 {
-        return Some(value.clone());
-    }
-    concat(&vec![value; rows], rows).ok()
 }
 
 /// Decodes one row in libsvm's sparse format: `ids`, the features that are not zero, their `values`,

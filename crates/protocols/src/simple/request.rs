@@ -13,6 +13,7 @@ use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::ReadOptions;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::{Engine, InferRequest, ModelHandle, Resolver, SignatureRun};
+use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Error, Result};
 
 /// A request, and whether it is one row without the batch dimension: then so is the response.
@@ -180,7 +181,7 @@ fn decode_in_one_pass(
         } else if &*name == b"data" && decoded.is_none() {
             let (handle, signature) = fields.find(engine, resolver).ok()?;
             let options = fields.data_options(engine, &handle);
-            let declared = handle.signatures().get(signature)?;
+            let (signature, declared) = by_first_name(&handle, signature, &cursor)?;
             let data = data::read(&mut cursor, declared, options).ok()?;
             decoded = Some(fields.request(handle, signature, data));
         } else {
@@ -216,13 +217,27 @@ fn decode_in_two_passes(
     let Some(data_at) = data_at else {
         return Err(Error::invalid("Inference with empty data, please check the request JSON"));
     };
-    let Some(declared) = handle.signatures().get(signature) else {
+    cursor.seek(data_at);
+    let Some((signature, declared)) = by_first_name(&handle, signature, &cursor) else {
         return Err(Error::internal("the signature does not exist"));
     };
-    cursor.seek(data_at);
     let read = data::read(&mut cursor, declared, fields.data_options(engine, &handle));
     let data = read.map_err(|fault| data::error(&fault, declared, body, data_at))?;
     Ok(fields.request(handle, signature, data))
+}
+
+/// The signature for the values at `cursor`: number `signature`, or the one that takes the columns that they
+/// name.
+fn by_first_name<'h>(
+    handle: &'h ModelHandle,
+    signature: usize,
+    cursor: &Cursor,
+) -> Option<(usize, &'h Signature)> {
+    let found = (signature, handle.signatures().get(signature)?);
+    match found.1.by_columns.as_ref().and_then(|_| data::first_name(cursor.clone())) {
+        Some(name) => Some(handle.signature_by_input(found, &name)),
+        None => Some(found),
+    }
 }
 
 /// Checks the syntax of `body` and returns the offset of the value of `data`.

@@ -67,7 +67,11 @@ pub(super) fn decode_predict_for(
 ) -> Result<(InferRequest, PredictForm)> {
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let signature_name = signature_name(model_spec.as_ref()).to_owned();
-    let (index, signature) = predict_signature(&version, &signature_name)?;
+    let mut found = predict_signature(&version, &signature_name)?;
+    if let Some(input) = inputs.keys().next() {
+        found = version.signature_by_input(found, input.as_bytes());
+    }
+    let (index, signature) = found;
     resolver.found_signature(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
     let inputs = input_tensors(signature, inputs)?;
@@ -176,38 +180,47 @@ fn input_tensors(
     signature: &Signature,
     mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {
+    if !signature.unused_columns.is_empty() {
+        given.retain(|alias, _| !signature.is_unused(alias.as_bytes()));
+    }
     check_number(signature, &given)?;
-    let mut tensors = Vec::with_capacity(signature.inputs.len());
+    let mut sent = Vec::with_capacity(signature.inputs.len());
     for spec in &signature.inputs {
-        if let Some(proto) = given.get_mut(&spec.alias) {
-            // Takes the message, so that its values are in memory twice only during the conversion.
-            let tensor = tensor_from_proto(&std::mem::take(proto));
-            tensors.push(tensor.map_err(|error| {
-                if error.code() == Code::ResourceExhausted {
-                    return error;
-                }
-                let message = format!("tensor parsing error: {} ({error})", spec.alias);
-                Error::invalid(message)
-            })?);
-            continue;
-        }
-        let default = signature.defaults.iter().find(|(alias, _)| *alias == spec.alias);
-        let Some((_, tensor)) = default else {
-            return Err(missing_input(signature, spec, &given));
+        // Takes the message, so that its values are in memory twice only during the conversion.
+        let proto = given.get_mut(&spec.alias).map(std::mem::take);
+        let tensor = proto.map(|proto| tensor_from_proto(&proto)).transpose();
+        sent.push(tensor.map_err(|error| {
+            if error.code() == Code::ResourceExhausted {
+                return error;
+            }
+            let message = format!("tensor parsing error: {} ({error})", spec.alias);
+            Error::invalid(message)
+        })?);
+    }
+    let rows = sent.iter().flatten().find_map(Tensor::rows).unwrap_or(1);
+    let mut tensors = Vec::with_capacity(sent.len());
+    for (spec, tensor) in signature.inputs.iter().zip(sent) {
+        let tensor = match tensor {
+            Some(tensor) => Some(tensor),
+            None => signature.absent_input(spec, rows)?,
         };
-        tensors.push(tensor.clone());
+        tensors.push(tensor.ok_or_else(|| missing_input(signature, spec, &given))?);
     }
     Ok(tensors)
 }
 
 fn check_number(signature: &Signature, given: &BTreeMap<String, TensorProto>) -> Result<()> {
     let expected = signature.inputs.len();
-    let fewer_is_fine = !signature.defaults.is_empty() && given.len() < expected;
-    if given.len() == expected || fewer_is_fine {
+    let is_known = |name: &&&str| signature.input(name).is_some();
+    let sent: Vec<&str> = given.keys().map(String::as_str).collect();
+    // A column with a mistake in its name must not count as one that is missing.
+    let may_be_absent = match signature.takes_missing() {
+        true => sent.iter().all(|name| is_known(&name)),
+        false => !signature.defaults.is_empty(),
+    };
+    if given.len() == expected || (may_be_absent && given.len() < expected) {
         return Ok(());
     }
-    let sent: Vec<&str> = given.keys().map(String::as_str).collect();
-    let is_known = |name: &&&str| signature.input(name).is_some();
     let extra: Vec<&str> = sent.iter().filter(|name| !is_known(name)).copied().collect();
     let missing = signature.inputs.iter().filter(|spec| !given.contains_key(&spec.alias));
     Err(Error::invalid(format!(

@@ -16,7 +16,7 @@ use tensorserve_codec::json::read::{
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec, concat};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The members of a body that are read.
 const MEMBERS: [&str; 3] = ["signature_name", "instances", "inputs"];
@@ -73,17 +73,16 @@ fn decode_well_formed(
                 name = Some(cursor.string().ok()?);
             }
             key @ (b"instances" | b"inputs") if decoded.is_none() => {
-                let (signature, declared) =
-                    handle.signature(signature_name(name.as_deref(), default)?)?;
-                let specs = &declared.inputs;
-                if specs.is_empty() {
+                let found = handle.signature(signature_name(name.as_deref(), default)?)?;
+                let (signature, declared) = by_first_input(handle, found, &cursor);
+                if declared.inputs.is_empty() {
                     return None;
                 }
                 let row = key == b"instances";
                 let (format, inputs) = if row {
-                    (TfsFormat::Row, read_rows(&mut cursor, specs, options).ok()?)
+                    (TfsFormat::Row, read_rows(&mut cursor, declared, options).ok()?)
                 } else {
-                    (TfsFormat::Column, read_columns(&mut cursor, specs, options).ok()?)
+                    (TfsFormat::Column, read_columns(&mut cursor, declared, options).ok()?)
                 };
                 decoded = Some(DecodedTensors { signature, inputs, format });
             }
@@ -112,8 +111,7 @@ fn decode_checked(
     let outline = Outline::of(body, MEMBERS)?;
     let [name, instances, inputs] = outline.members;
     let name = outline.signature_name(name)?;
-    let (signature, declared) = find_signature(handle, &name, default)?;
-    let specs = &declared.inputs;
+    let found = find_signature(handle, &name, default)?;
     let (format, offset) = match (instances, inputs) {
         (Some(_), Some(_)) => {
             return Err(outline.error(
@@ -126,10 +124,12 @@ fn decode_checked(
         (None, Some(offset)) => (TfsFormat::Column, offset),
     };
     let mut cursor = outline.at(offset);
+    let (signature, declared) = by_first_input(handle, found, &cursor);
+    let specs = &declared.inputs;
     let inputs = match format {
-        TfsFormat::Row => read_rows(&mut cursor, specs, options)
+        TfsFormat::Row => read_rows(&mut cursor, declared, options)
             .map_err(|fault| rows_error(fault, specs, body, &|| outline.document())),
-        TfsFormat::Column => read_columns(&mut cursor, specs, options)
+        TfsFormat::Column => read_columns(&mut cursor, declared, options)
             .map_err(|fault| columns_error(&fault, specs, body)),
     };
     Ok(DecodedTensors { signature, inputs: inputs?, format })
@@ -150,6 +150,29 @@ fn find_signature<'h>(
         return Err(Error::invalid(format!("Failed to get input map for signature: {name}")));
     }
     Ok((signature, declared))
+}
+
+/// The signature for the values at `cursor`: `found`, or the one that takes the columns that they name.
+fn by_first_input<'h>(
+    handle: &'h ModelHandle,
+    found: (usize, &'h Signature),
+    cursor: &Cursor,
+) -> (usize, &'h Signature) {
+    match found.1.by_columns.as_ref().and_then(|_| first_name(cursor.clone())) {
+        Some(name) => handle.signature_by_input(found, &name),
+        None => found,
+    }
+}
+
+/// The name of the first value of the first row, or of the first column.
+fn first_name(mut cursor: Cursor<'_>) -> Option<Cow<'_, [u8]>> {
+    if cursor.peek() == b'[' && !cursor.open_array() {
+        return None;
+    }
+    if !is_named(&cursor).ok()? || !cursor.open_object().ok()? {
+        return None;
+    }
+    cursor.name().ok()
 }
 
 /// Why `instances` cannot be read.
@@ -197,9 +220,10 @@ fn reader(spec: &TensorSpec, options: ReadOptions, cursor: &Cursor) -> TensorRea
 /// Reads `instances`: rows that are values of the one input, or objects of named values.
 fn read_rows(
     cursor: &mut Cursor,
-    specs: &[TensorSpec],
+    signature: &Signature,
     options: ReadOptions,
 ) -> Result<Vec<Tensor>, RowsFault> {
+    let specs = &signature.inputs;
     if cursor.peek() != b'[' {
         return Err(RowsFault::NotList);
     }
@@ -214,7 +238,7 @@ fn read_rows(
     let mut rows = 0;
     loop {
         if named {
-            read_named_row(cursor, specs, &mut readers, rows)?;
+            read_named_row(cursor, signature, &mut readers, rows)?;
         } else {
             if cursor.peek() == b'{' && is_named(cursor)? {
                 return Err(RowsFault::IsObject { row: rows });
@@ -240,10 +264,11 @@ fn is_named(cursor: &Cursor) -> Result<bool, SyntaxError> {
 
 fn read_named_row(
     cursor: &mut Cursor,
-    specs: &[TensorSpec],
+    signature: &Signature,
     readers: &mut [TensorReader],
     row: usize,
 ) -> Result<(), RowsFault> {
+    let specs = &signature.inputs;
     if !is_named(cursor)? {
         return Err(RowsFault::NotObject { row });
     }
@@ -253,6 +278,11 @@ fn read_named_row(
     while more {
         let name = cursor.name()?;
         let Some(index) = specs.iter().position(|spec| spec.alias.as_bytes() == &*name) else {
+            if signature.is_unused(&name) {
+                cursor.skip_value()?;
+                more = cursor.next_member()?;
+                continue;
+            }
             let key = String::from_utf8_lossy(&name).into_owned();
             return Err(RowsFault::UnknownInput { row, key });
         };
@@ -359,11 +389,12 @@ impl From<SyntaxError> for ColumnsFault {
 /// Reads `inputs`: the value of the one input, or an object with a value for each.
 fn read_columns(
     cursor: &mut Cursor,
-    specs: &[TensorSpec],
+    signature: &Signature,
     options: ReadOptions,
 ) -> Result<Vec<Tensor>, ColumnsFault> {
+    let specs = &signature.inputs;
     if !is_named(cursor)? {
-        let [spec] = specs else {
+        let [spec] = specs.as_slice() else {
             return Err(ColumnsFault::Plain);
         };
         return Ok(vec![read_column(cursor, 0, spec, options)?]);
@@ -386,23 +417,16 @@ fn read_columns(
     }
     let rows = tensors.iter().flatten().find_map(Tensor::rows);
     let given = tensors.into_iter().zip(specs).enumerate().map(|(index, (tensor, spec))| {
-        let missing = || missing_column(spec, rows?, options);
-        tensor.or_else(missing).ok_or(ColumnsFault::Missing { index })
+        match (tensor, rows) {
+            (Some(tensor), _) => Ok(tensor),
+            (None, Some(rows)) if spec.takes_missing => {
+                let absent = signature.absent_input(spec, rows).map_err(ColumnsFault::Shape)?;
+                absent.ok_or(ColumnsFault::Missing { index })
+            }
+            (None, _) => Err(ColumnsFault::Missing { index }),
+        }
     });
     given.collect()
-}
-
-/// A column of missing values; `None` if the input may not be left out.
-#[cold]
-fn missing_column(spec: &TensorSpec, rows: usize, options: ReadOptions) -> Option<Tensor> {
-    if !spec.takes_missing || !spec.is_column() {
-        return None;
-    }
-    let mut cursor = Cursor::new(b"null");
-    let mut reader = reader(spec, options, &cursor);
-    reader.read(&mut cursor).ok()?;
-    let value = reader.finish_rows(1).ok()?;
-    concat(&vec![&value; rows], rows).ok()
 }
 
 fn read_column(

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use lz4_flex::frame::FrameDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -35,7 +37,6 @@ mod reduce;
 mod skops;
 mod unpickler;
 mod value;
-mod zip;
 
 /// The index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +110,7 @@ pub struct PickleObject {
 /// [`Code::Unimplemented`] for a kind of compression or a part of a pickle that is not supported;
 /// [`Code::ResourceExhausted`] for a pickle of more than `max_bytes`, or with too many values.
 pub fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
-    if bytes.starts_with(zip::MAGIC) {
+    if bytes.starts_with(crate::zip::MAGIC) {
         return skops::read(bytes, max_bytes);
     }
     let bytes = uncompressed(bytes, max_bytes)?;
@@ -127,15 +128,20 @@ fn too_large(max_bytes: usize) -> Error {
 }
 
 /// Magic numbers of formats that are not supported, and what they are.
-const UNSUPPORTED_FORMATS: [(&[u8], &str); 7] = [
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 5] = [
     (b"BZh", "compressed with bz2"),
     (b"\xfd7zXZ\0", "compressed with xz"),
     (b"\x5d\0\0", "compressed with lzma"),
-    (b"\x04\x22\x4d\x18", "compressed with lz4"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
     (b"ZF0x", "compressed by a joblib older than 0.10"),
     (b"\x89HDF", "an HDF5 file, not a pickle"),
 ];
+
+/// The magic numbers of lz4 and zstd.
+const LZ4_MAGIC: &[u8] = b"\x04\x22\x4d\x18";
+const ZSTD_MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
+
+/// The largest window of a zstd stream, as a power of 2: the decoder keeps so many bytes.
+const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// The magic number of gzip.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -149,12 +155,24 @@ fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
     {
         let message = format!(
             "the file is {what}; save the model again with pickle.dump, or with joblib.dump \
-             without compression or with zlib or gzip"
+             without compression or with zlib, gzip or lz4"
         );
         return Err(Error::new(Code::Unimplemented, message));
     }
     if bytes.starts_with(&GZIP_MAGIC) {
         return decompress(MultiGzDecoder::new(&*bytes), max_bytes);
+    }
+    if bytes.starts_with(LZ4_MAGIC) {
+        return decompress(FrameDecoder::new(&*bytes), max_bytes);
+    }
+    if bytes.starts_with(ZSTD_MAGIC) {
+        let damaged = |e: std::io::Error| {
+            let message = format!("the compressed pickle is damaged: {e}");
+            Error::new(Code::DataLoss, message).with_source(e)
+        };
+        let mut decoder = ZstdDecoder::with_buffer(&*bytes).map_err(damaged)?;
+        decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(damaged)?;
+        return decompress(decoder, max_bytes);
     }
     if bytes.starts_with(&[ZLIB_START]) {
         return decompress(ZlibDecoder::new(&*bytes), max_bytes);

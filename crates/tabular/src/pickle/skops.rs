@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use super::array::{NumpyArray, NumpyDtype, dtype_kind};
-use super::zip::ZipArchive;
 use super::{Pickle, PickleId, PickleNode, PickleObject};
+use crate::zip::ZipArchive;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The file that describes the values.

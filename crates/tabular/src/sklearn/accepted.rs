@@ -36,6 +36,12 @@ impl ValueCheck {
 }
 
 fn check_values(rows: FeatureRows, accepted: AcceptedValues) -> Result<()> {
+    if let Some(matrix) = rows.sparse {
+        return match matrix.values().all(|value| accepted.allows(value)) {
+            true => Ok(()),
+            false => Err(Error::invalid("a step of the model makes a value that is not finite")),
+        };
+    }
     // If the sum of all is finite, each is: no need to look at them one by one.
     let sum: f64 = rows.values.iter().map(|value| value.abs()).sum();
     if accepted == AcceptedValues::Any
@@ -56,7 +62,7 @@ fn check_values(rows: FeatureRows, accepted: AcceptedValues) -> Result<()> {
     };
     let takes = if accepted.allows_nan() { "finite numbers and NaN" } else { "finite numbers" };
     Err(Error::invalid(format!(
-        "input \"data\": the value in column {column} of row {row} is {what}, or becomes so in a \
+        "the value in column {column} of row {row} is {what}, or becomes so in a \
          step of the model; the model takes {takes}"
     )))
 }

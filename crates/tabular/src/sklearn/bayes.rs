@@ -1,8 +1,9 @@
 //! Classifiers by Bayes' theorem: naive Bayes, and quadratic discriminant analysis.
 
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor};
 use super::numeric::{argmax, dot, indicator, log_softmax};
+use super::sparse::{SparseMatrix, sparse_dot};
 use tensorserve_tensor::error::Result;
 
 /// Computes the joint log-likelihood of a row and each class, up to a constant of the row.
@@ -73,12 +74,70 @@ impl BayesClassifier {
     }
 }
 
+impl BayesClassifier {
+    /// As [`BayesClassifier::log_likelihoods`] of all rows of `matrix`, for counts.
+    fn sparse_log_likelihoods(&self, matrix: &SparseMatrix, scores: &mut [f64]) {
+        let Likelihood::Counts { weights, threshold } = &self.likelihood else { return };
+        let binary;
+        let matrix = match threshold {
+            None => matrix,
+            Some(threshold) => {
+                binary = matrix.mapped(|_, x| indicator(x > *threshold));
+                &binary
+            }
+        };
+        for (row, scores) in matrix.iter().zip(scores.chunks_exact_mut(self.classes)) {
+            let classes = weights.chunks_exact(self.features).zip(&self.constants);
+            for (score, (weights, constant)) in scores.iter_mut().zip(classes) {
+                *score = sparse_dot(row, weights) + constant;
+            }
+        }
+    }
+}
+
 impl Classifier for BayesClassifier {
     fn features(&self) -> usize {
         self.features
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn takes_sparse(&self) -> bool {
+        match &self.likelihood {
+            // Below 0, values that are not stored are above the threshold.
+            Likelihood::Counts { threshold, .. } => threshold.is_none_or(|least| least >= 0.0),
+            Likelihood::Gaussian { .. } | Likelihood::Quadratic { .. } => false,
+        }
+    }
+
+    fn decisions(&self) -> Decisions {
+        match (&self.likelihood, self.classes) {
+            (Likelihood::Quadratic { .. }, 2) => Decisions::Columns(1),
+            (Likelihood::Quadratic { .. }, classes) => Decisions::Columns(classes),
+            (Likelihood::Gaussian { .. } | Likelihood::Counts { .. }, _) => Decisions::None,
+        }
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        let (mut scratch, mut scores) = (vec![0.0; self.features], vec![0.0; self.classes]);
+        let columns = if self.classes == 2 { 1 } else { self.classes };
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(columns)) {
+            self.log_likelihoods(row, &mut scores, &mut scratch);
+            match (&*scores, &mut *out) {
+                ([first, second], [out]) => *out = second - first,
+                (scores, out) => out.copy_from_slice(scores),
+            }
+        }
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
+        if let Some(matrix) = rows.sparse {
+            self.sparse_log_likelihoods(matrix, scores);
+            for (class, scores) in classes.iter_mut().zip(scores.chunks_exact_mut(self.classes)) {
+                *class = argmax(scores);
+                log_softmax(scores);
+            }
+            return Ok(());
+        }
         let mut scratch = vec![0.0; self.features];
         let scores = scores.chunks_exact_mut(self.classes);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
@@ -86,6 +145,7 @@ impl Classifier for BayesClassifier {
             *class = argmax(scores);
             log_softmax(scores);
         }
+        Ok(())
     }
 }
 

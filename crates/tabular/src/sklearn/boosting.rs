@@ -3,7 +3,7 @@
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::forest::{LeafShape, compile_trees};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
 use super::numeric::{argmax, logistic, softmax};
 use super::tree::{SklearnTrees, to_single_precision};
 use tensorserve_tensor::error::Result;
@@ -89,11 +89,12 @@ impl Regressor for BoostedTrees {
         self.accepts
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         self.write_sums(rows, out);
         if let BoostingLink::Log = self.link {
             out.iter_mut().for_each(|value| *value = value.exp());
         }
+        Ok(())
     }
 }
 
@@ -106,7 +107,16 @@ impl Classifier for BoostedTrees {
         self.accepts
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn decisions(&self) -> Decisions {
+        Decisions::Columns(self.baseline.len())
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        self.write_sums(rows, out);
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let BoostingLink::LogOdds(factor) = self.link else {
             self.write_sums(rows, scores);
             let scores = scores.chunks_exact_mut(self.baseline.len());
@@ -114,7 +124,7 @@ impl Classifier for BoostedTrees {
                 *class = argmax(scores);
                 softmax(scores);
             }
-            return;
+            return Ok(());
         };
         let mut sums = vec![0.0; classes.len()];
         self.write_sums(rows, &mut sums);
@@ -123,6 +133,7 @@ impl Classifier for BoostedTrees {
             *class = usize::from(second > 0.5);
             scores.copy_from_slice(&[1.0 - second, second]);
         }
+        Ok(())
     }
 }
 
@@ -191,7 +202,13 @@ fn classifier_baseline(estimator: &Estimator, sums: usize, link: BoostingLink) -
             Ok(vec![(prior / (1.0 - prior)).ln() / factor])
         }
         (BoostingLink::Softmax, priors) if priors.len() == sums => {
-            Ok(priors.iter().map(|prior| clip_prior(*prior).ln()).collect())
+            let mut logs: Vec<f64> = priors.iter().map(|prior| clip_prior(*prior).ln()).collect();
+            // Since 1.4 their mean is 0, which only the decision function shows.
+            if !estimator.is_older_than(1, 4) {
+                let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+                logs.iter_mut().for_each(|log| *log -= mean);
+            }
+            Ok(logs)
         }
         _ => {
             let count = priors.len();

@@ -1,30 +1,65 @@
-//! `ColumnTransformer`: different transformers for different columns.
+//! `ColumnTransformer` and `FeatureUnion`: several transformers side by side.
 
 use super::accepted::{AcceptedValues, ValueCheck};
+use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer, apply_steps};
+use super::model::{FeatureRows, Features, Transformer, apply_steps, uses_before};
 use super::passthrough::Passthrough;
+use super::sparse::SparseMatrix;
 use crate::pickle::{PickleNode, PickleValue};
 use tensorserve_tensor::error::Result;
 
 /// Columns, and the transformers that are applied to them in turn.
 struct ColumnGroup {
-    columns: Vec<usize>,
+    /// `None` for all columns.
+    columns: Option<Vec<usize>>,
     steps: Vec<Box<dyn Transformer>>,
     output: usize,
+    /// What the results are multiplied by.
+    weight: Option<f64>,
 }
 
 impl ColumnGroup {
-    /// The columns of the group, in its order.
-    fn select(&self, rows: FeatureRows) -> Vec<f64> {
-        let mut values = Vec::with_capacity(rows.len() * self.columns.len());
+    /// The columns `columns`, in their order.
+    fn select(columns: &[usize], rows: FeatureRows) -> Vec<f64> {
+        let mut values = Vec::with_capacity(rows.len() * columns.len());
         for row in rows.iter() {
-            for column in &self.columns {
+            for column in columns {
                 values.push(row.get(*column).copied().unwrap_or(f64::NAN));
             }
         }
         values
+    }
+
+    /// Calls `take` with what the group makes of `rows`.
+    fn transform<T>(
+        &self,
+        rows: FeatureRows,
+        take: impl FnOnce(FeatureRows) -> Result<T>,
+    ) -> Result<T> {
+        let values;
+        let rows = match &self.columns {
+            None => rows,
+            Some(columns) => {
+                values = ColumnGroup::select(columns, rows);
+                rows.with_dense(&values, columns.len())
+            }
+        };
+        let mut made = apply_steps(&self.steps, rows, ValueCheck::Enabled)?;
+        if let (Some(weight), Some(made)) = (self.weight, &mut made) {
+            match made {
+                Features::Dense(values, _) => values.iter_mut().for_each(|value| *value *= weight),
+                Features::Sparse(matrix) => *matrix = matrix.mapped(|_, value| value * weight),
+            }
+        }
+        take(made.as_ref().map_or(rows, |made| made.rows(rows)))
+    }
+
+    /// Whether it makes sparse rows.
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        let given = from_sparse && self.columns.is_none();
+        self.steps.iter().fold(given, |given, step| step.makes_sparse(given && step.takes_sparse()))
     }
 }
 
@@ -48,26 +83,85 @@ impl Transformer for ColumnTransformer {
         AcceptedValues::Any
     }
 
-    fn can_fail(&self) -> bool {
-        self.groups.iter().any(|group| group.steps.iter().any(|step| step.can_fail()))
+    fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
+        let mut uses = vec![ColumnUse::Unused; self.input];
+        let mut start = 0;
+        for group in &self.groups {
+            let own = outputs.get(start..start + group.output).unwrap_or_default().to_vec();
+            start += group.output;
+            for (index, own) in uses_before(&group.steps, own).into_iter().enumerate() {
+                let column = match &group.columns {
+                    Some(columns) => columns.get(index).copied(),
+                    None => Some(index),
+                };
+                if let Some(used) = column.and_then(|column| uses.get_mut(column)) {
+                    used.add(own);
+                }
+            }
+        }
+        uses
+    }
+
+    fn takes_sparse(&self) -> bool {
+        self.groups.iter().all(|group| group.columns.is_none())
+    }
+
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        self.groups.iter().any(|group| group.makes_sparse(from_sparse))
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         let mut start = 0;
         for group in &self.groups {
-            let values = group.select(rows);
-            let selected = FeatureRows { values: &values, columns: group.columns.len(), ..rows };
-            let transformed = apply_steps(&group.steps, selected, ValueCheck::Enabled)?;
-            let transformed = transformed.as_deref().unwrap_or(&values);
-            let to = to.chunks_exact_mut(self.output);
-            for (to, transformed) in to.zip(transformed.chunks_exact(group.output)) {
-                if let Some(to) = to.get_mut(start..start + group.output) {
-                    to.copy_from_slice(transformed);
+            group.transform(rows, |made| {
+                let to = to.chunks_exact_mut(self.output);
+                for (to, made) in to.zip(made.iter()) {
+                    if let Some(to) = to.get_mut(start..start + group.output) {
+                        to.copy_from_slice(made);
+                    }
                 }
-            }
+                Ok(())
+            })?;
             start += group.output;
         }
         Ok(())
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let mut parts = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            parts.push(group.transform(rows, |made| Ok(made.to_sparse()))?);
+        }
+        let mut to = SparseMatrix::new(self.output);
+        for row in 0..rows.len() {
+            let mut start = 0u32;
+            for part in &parts {
+                for (column, value) in part.row(row) {
+                    to.push(start.saturating_add(*column), *value);
+                }
+                start = start.saturating_add(u32::try_from(part.columns()).unwrap_or(u32::MAX));
+            }
+            to.end_row();
+        }
+        Ok(to)
+    }
+}
+
+impl ColumnTransformer {
+    /// Of these groups, which make at least one column.
+    fn boxed(
+        estimator: &Estimator,
+        input: usize,
+        groups: Vec<ColumnGroup>,
+    ) -> Result<Box<dyn Transformer>> {
+        let output = groups.iter().map(|group| group.output).sum::<usize>();
+        if output == 0 {
+            return Err(estimator.damaged("it makes no columns"));
+        }
+        if u32::try_from(output).is_err() {
+            return Err(estimator.damaged("it makes too many columns"));
+        }
+        Ok(Box::new(ColumnTransformer { input, groups, output }))
     }
 }
 
@@ -76,9 +170,6 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let input = estimator.features().filter(|features| *features > 0);
     let input =
         input.ok_or_else(|| estimator.unsupported("one written by scikit-learn before 0.24"))?;
-    if estimator.find(&["transformer_weights"]).is_some() {
-        return Err(estimator.unsupported("transformer_weights"));
-    }
     let mut groups = Vec::new();
     for transformer in estimator.children(&["transformers_"])? {
         let wrong =
@@ -92,20 +183,81 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         if columns.is_empty() {
             continue;
         }
-        // The first step informs the others of the number of columns; it is then removed.
-        let mut steps: Vec<Box<dyn Transformer>> = vec![Box::new(Passthrough(columns.len()))];
-        if inner.text() != Some("passthrough") {
-            compile::add_transformer(&estimator.child(inner)?, &mut steps)?;
+        let inner = (inner.text() != Some("passthrough")).then_some(inner);
+        let (steps, output) = read_steps(estimator, inner, columns.len())?;
+        let weight = read_weight(estimator, name)?;
+        groups.push(ColumnGroup { columns: Some(columns), steps, output, weight });
+    }
+    ColumnTransformer::boxed(estimator, input, groups)
+}
+
+/// Reads a `FeatureUnion`, which is given `columns` columns, if their number is known.
+pub(super) fn union(estimator: &Estimator, columns: Option<usize>) -> Result<Box<dyn Transformer>> {
+    let mut input = columns;
+    let mut groups = Vec::new();
+    for transformer in estimator.children(&["transformer_list"])? {
+        let wrong =
+            || estimator.damaged("an element of transformer_list is not (name, transformer)");
+        let items = transformer.value.items().ok_or_else(wrong)?;
+        let [name, inner] = *items else { return Err(wrong()) };
+        if inner.is_none() || inner.text() == Some("drop") {
+            continue;
         }
-        steps.remove(0);
-        let output = compile::output_width(estimator, columns.len(), &steps)?;
-        groups.push(ColumnGroup { columns, steps, output });
+        let is_passthrough = inner.text() == Some("passthrough");
+        if is_passthrough && input.is_none() {
+            return Err(estimator.unsupported("passthrough before all transformers"));
+        }
+        let mut steps: Vec<Box<dyn Transformer>> = Vec::new();
+        match (is_passthrough, input) {
+            (true, width) => steps.push(Box::new(Passthrough(width.unwrap_or(0)))),
+            (false, Some(width)) => {
+                steps = read_steps(estimator, Some(inner), width)?.0;
+            }
+            (false, None) => compile::add_transformer(&estimator.child(inner)?, &mut steps)?,
+        }
+        let width = steps.first().map(|step| step.input()).or(input);
+        let width = width.ok_or_else(|| estimator.damaged("a part of it is empty"))?;
+        let output = compile::output_width(estimator, width, &steps)?;
+        input = Some(width);
+        groups.push(ColumnGroup {
+            columns: None,
+            steps,
+            output,
+            weight: read_weight(estimator, name)?,
+        });
     }
-    let output = groups.iter().map(|group| group.output).sum();
-    if output == 0 {
-        return Err(estimator.damaged("it makes no columns"));
+    let input = input.ok_or_else(|| estimator.damaged("it has no transformers"))?;
+    let is_same =
+        groups.iter().all(|group| group.steps.first().is_none_or(|step| step.input() == input));
+    if !is_same || input == 0 {
+        return Err(estimator.damaged("its transformers take different numbers of columns"));
     }
-    Ok(Box::new(ColumnTransformer { input, groups, output }))
+    ColumnTransformer::boxed(estimator, input, groups)
+}
+
+/// The steps of a transformer that is given `columns` columns (`None` passes them through), and the
+/// number of columns that they make.
+fn read_steps(
+    estimator: &Estimator,
+    inner: Option<PickleValue>,
+    columns: usize,
+) -> Result<(Vec<Box<dyn Transformer>>, usize)> {
+    // The first step informs the others of the number of columns; it is then removed.
+    let mut steps: Vec<Box<dyn Transformer>> = vec![Box::new(Passthrough(columns))];
+    if let Some(inner) = inner {
+        compile::add_transformer(&estimator.child(inner)?, &mut steps)?;
+    }
+    steps.remove(0);
+    let output = compile::output_width(estimator, columns, &steps)?;
+    Ok((steps, output))
+}
+
+/// The weight of the transformer `name`, if it has one.
+fn read_weight(estimator: &Estimator, name: PickleValue) -> Result<Option<f64>> {
+    let weights = estimator.find(&["transformer_weights"]);
+    let weight = weights.and_then(|weights| weights.get(name.text()?));
+    let wrong = || estimator.damaged("a transformer's weight is not a number");
+    weight.map(|weight| weight.float().ok_or_else(wrong)).transpose()
 }
 
 /// The columns of the transformer `name`: those that fitting resolved, or else the `declared` ones.

@@ -1,15 +1,19 @@
 //! Compiles a pickled estimator.
 
+use super::columns::ColumnUse;
 use super::estimator::Estimator;
 use super::model::{Predictor, SklearnModel, Transformer};
 use super::{
-    bayes, boosting, dummy, ensemble, forest, histogram, isolation, linear, neighbors, network,
-    svm, transform,
+    bayes, boosting, calibrated, centroid, dummy, ensemble, forest, histogram, isolation, linear,
+    mixture, multi, neighbors, network, one_against, stacking, svm, transform, wrapper,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The prefix of scikit-learn's modules.
 const SKLEARN: &str = "sklearn.";
+
+/// The most columns that a model without a predictor may make: all are sent, also those of 0.
+const MAX_OUTPUT_COLUMNS: usize = 1 << 16;
 
 /// Estimators that search for parameters, and then delegate to the best estimator.
 const SEARCHES: [&str; 4] =
@@ -114,6 +118,36 @@ fn compile_predictor(
         let best = estimator.child(estimator.attribute(&["best_estimator_"])?)?;
         return compile_predictor(&best, steps);
     }
+    if matches!(estimator.class(), "StackingClassifier" | "StackingRegressor") {
+        steps.push(stacking::members(estimator)?);
+        let last = estimator.child(estimator.attribute(&["final_estimator_"])?)?;
+        let mut predictor = compile_predictor(&last, steps)?;
+        // The last estimator was fitted with the indices of the labels.
+        if let Predictor::Classifier(classifier) = &mut predictor {
+            let labels = estimator.labels()?;
+            if labels.len() != classifier.labels.len() {
+                return Err(estimator.damaged("its last estimator has other classes"));
+            }
+            classifier.labels = labels;
+            classifier.scores = classifier.scores.without_logs();
+        }
+        return Ok(predictor);
+    }
+    // It encodes the categories of histogram boosting since 1.4.
+    if let Some(preprocessor) = estimator.find(&["_preprocessor"]) {
+        add_transformer(&estimator.child(preprocessor)?, steps)?;
+    }
+    if transform::is_transformer(estimator) {
+        add_transformer(estimator, steps)?;
+        let columns = steps.last().map_or(0, |step| step.output());
+        if columns > MAX_OUTPUT_COLUMNS {
+            return Err(estimator.unsupported(format_args!(
+                "a transformer that makes {columns} columns, more than {MAX_OUTPUT_COLUMNS}, without a \
+                 predictor behind it"
+            )));
+        }
+        return Ok(Predictor::Features(columns));
+    }
     predictor(estimator)
 }
 
@@ -187,9 +221,49 @@ fn predictor(estimator: &Estimator) -> Result<Predictor> {
         "BaggingRegressor" | "AdaBoostRegressor" | "VotingRegressor" => {
             ensemble::regressor(estimator)
         }
+        "CalibratedClassifierCV" => calibrated::read(estimator),
+        "IsotonicRegression" => calibrated::isotonic(estimator),
+        "OneVsRestClassifier" => one_against::one_against_rest(estimator),
+        "OneVsOneClassifier" => one_against::one_against_one(estimator),
+        "OutputCodeClassifier" => one_against::output_code(estimator),
+        "MultiOutputClassifier" => multi::classifier(estimator),
+        "MultiOutputRegressor" => multi::regressor(estimator),
+        "ClassifierChain" => multi::classifier_chain(estimator),
+        "RegressorChain" => multi::regressor_chain(estimator),
+        "FixedThresholdClassifier" | "TunedThresholdClassifierCV" => wrapper::threshold(estimator),
+        "TransformedTargetRegressor" => wrapper::transformed_target(estimator),
+        "GaussianMixture" | "BayesianGaussianMixture" => mixture::read(estimator),
+        "OneClassSVM" => svm::one_class(estimator),
+        "NearestCentroid" => centroid::nearest(estimator),
+        "KernelRidge" => centroid::ridge(estimator),
         "DummyClassifier" => dummy::classifier(estimator),
         "DummyRegressor" => dummy::regressor(estimator),
         _ => Err(estimator.unsupported("this estimator")),
+    }
+}
+
+/// How `models` use the columns that all of them take, `features`.
+pub(super) fn uses_of_all<'m>(
+    features: usize,
+    models: impl Iterator<Item = &'m SklearnModel>,
+) -> Vec<ColumnUse> {
+    let mut uses = vec![ColumnUse::Unused; features];
+    for model in models {
+        uses.iter_mut().zip(model.uses()).for_each(|(used, own)| used.add(own));
+    }
+    uses
+}
+
+/// The number of features that `models`, of which there must be one, take; all of them the same.
+pub(super) fn same_features<'m>(
+    estimator: &Estimator,
+    mut models: impl Iterator<Item = &'m SklearnModel>,
+) -> Result<usize> {
+    let first = models.next().ok_or_else(|| estimator.damaged("it has no members"))?;
+    let features = first.features();
+    match models.all(|model| model.features() == features) {
+        true => Ok(features),
+        false => Err(estimator.damaged("its members take different numbers of features")),
     }
 }
 

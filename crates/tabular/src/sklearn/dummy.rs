@@ -25,10 +25,11 @@ impl Classifier for ConstantPredictor {
         AcceptedValues::Any
     }
 
-    fn classify(&self, _: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, _: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         classes.fill(self.class);
         let scores = scores.chunks_exact_mut(self.values.len());
         scores.for_each(|scores| scores.copy_from_slice(&self.values));
+        Ok(())
     }
 }
 
@@ -45,9 +46,10 @@ impl Regressor for ConstantPredictor {
         AcceptedValues::Any
     }
 
-    fn predict(&self, _: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, _: FeatureRows, out: &mut [f64]) -> Result<()> {
         let rows = out.chunks_exact_mut(self.values.len());
         rows.for_each(|row| row.copy_from_slice(&self.values));
+        Ok(())
     }
 }
 
@@ -68,7 +70,7 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
             (class, one_hot(class, priors.len()))
         }
         "constant" => {
-            let class = index_of(&labels, estimator.attribute(&["constant"])?);
+            let class = labels.index_of(estimator.attribute(&["constant"])?);
             let class =
                 class.ok_or_else(|| estimator.damaged("constant is not one of classes_"))?;
             (class, one_hot(class, priors.len()))
@@ -81,16 +83,20 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
     Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
 }
 
-/// The index of a label.
-fn index_of(labels: &ClassLabels, label: PickleValue) -> Option<usize> {
-    match labels {
-        ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => {
-            labels.iter().position(|known| label.int() == Some(*known))
+impl ClassLabels {
+    /// The index of a label.
+    pub(super) fn index_of(&self, label: PickleValue) -> Option<usize> {
+        match self {
+            ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => {
+                labels.iter().position(|known| label.int() == Some(*known))
+            }
+            ClassLabels::Floats(labels) => {
+                labels.iter().position(|known| label.float() == Some(*known))
+            }
+            ClassLabels::Texts(labels) => {
+                labels.iter().position(|known| label.text() == Some(known))
+            }
         }
-        ClassLabels::Floats(labels) => {
-            labels.iter().position(|known| label.float() == Some(*known))
-        }
-        ClassLabels::Texts(labels) => labels.iter().position(|known| label.text() == Some(known)),
     }
 }
 

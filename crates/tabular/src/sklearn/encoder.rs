@@ -1,93 +1,46 @@
-//! `OneHotEncoder` and `OrdinalEncoder`, of categories that are numbers.
+//! `OneHotEncoder` and `OrdinalEncoder`.
 
 use super::accepted::AcceptedValues;
+use super::categories::Categories;
+use super::columns::ColumnUse;
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
-use crate::pickle::{PickleValue, dtype_kind};
-use tensorserve_tensor::error::{Error, Result};
+use super::sparse::SparseMatrix;
+use crate::pickle::PickleValue;
+use tensorserve_tensor::error::Result;
 
-/// The categories of a column in ascending order, NaN last.
-struct Categories {
-    numbers: Vec<f64>,
-    /// How many there are before NaN.
-    ordered: usize,
+/// The column that stands for no column.
+const NOWHERE: u32 = u32::MAX;
+
+/// A column that is encoded as one column for each category.
+struct OneHotColumn {
+    categories: Categories,
+    /// For each category, the column of the output; [`NOWHERE`] for one that was dropped.
+    places: Vec<u32>,
+    /// The same for other values; `None` if these are refused.
+    unknown: Option<u32>,
 }
 
-impl Categories {
-    /// The index of the category `value`.
-    fn find(&self, value: f64) -> Option<usize> {
-        if value.is_nan() {
-            return (self.ordered < self.numbers.len()).then_some(self.ordered);
-        }
-        let ordered = self.numbers.get(..self.ordered)?;
-        let index = ordered.partition_point(|number| *number < value);
-        (ordered.get(index) == Some(&value)).then_some(index)
-    }
-}
-
-/// What an encoder does with a value that is not one of its categories.
-#[derive(Clone, Copy)]
-enum UnknownCategory {
-    Refuse,
-    /// Encodes it as all zeros.
-    Ignore,
-    EncodeAs(f64),
-}
-
-fn unknown_category(column: usize, value: f64, row: usize) -> Error {
-    Error::invalid(format!(
-        "input \"data\": the value {value}, in row {row} and column {column} of an encoder, is not \
-         one of the categories that the model was fitted with"
-    ))
-}
-
-fn read_categories(estimator: &Estimator) -> Result<Vec<Categories>> {
-    for setting in ["min_frequency", "max_categories"] {
-        if estimator.find(&[setting]).is_some() {
-            return Err(estimator.unsupported(format_args!("{setting}")));
+impl OneHotColumn {
+    /// The column of the output for a value; [`NOWHERE`] if there is none.
+    fn place(&self, column: usize, value: f64, row: usize) -> Result<u32> {
+        match self.categories.find(value) {
+            Some(category) => Ok(self.places.get(category).copied().unwrap_or(NOWHERE)),
+            None => self.unknown.ok_or_else(|| self.categories.unknown(column, value, row)),
         }
     }
-    if estimator.find(&["categories_"]).is_none() {
-        return Err(estimator.unsupported("one written by scikit-learn before 0.20"));
-    }
-    let mut all = Vec::new();
-    for column in estimator.children(&["categories_"])? {
-        all.push(read_column(estimator, column.value)?);
-    }
-    if all.is_empty() {
-        return Err(estimator.damaged("categories_ is empty"));
-    }
-    Ok(all)
-}
-
-/// The categories of one column.
-fn read_column(estimator: &Estimator, column: PickleValue) -> Result<Categories> {
-    let wrong = || estimator.unsupported("a column of categories that are not numbers");
-    let array = column.array().ok_or_else(wrong)?;
-    estimator.charge(array.len())?;
-    let numbers: Option<Vec<f64>> = match array.kind() {
-        dtype_kind::OBJECT => {
-            column.items().and_then(|items| items.into_iter().map(PickleValue::float).collect())
-        }
-        _ => array.f64s(),
-    };
-    let numbers = numbers.ok_or_else(wrong)?;
-    let ordered = numbers.iter().take_while(|number| !number.is_nan()).count();
-    let is_sorted = numbers.get(..ordered).is_some_and(|numbers| numbers.is_sorted());
-    if !is_sorted || numbers.len() > ordered + 1 {
-        return Err(estimator.unsupported("a column of categories that are not sorted"));
-    }
-    Ok(Categories { numbers, ordered })
 }
 
 /// Makes a column of each category: 1 where the value is that category, else 0.
 struct OneHotEncoder {
-    columns: Vec<Categories>,
-    /// For each column, the category that gets no column.
-    dropped: Vec<Option<usize>>,
-    unknown: UnknownCategory,
+    columns: Vec<OneHotColumn>,
     output: usize,
+    /// Whether its rows are sparse: if it makes far more columns than it takes.
+    is_sparse: bool,
 }
+
+/// How many columns an encoder makes of one before its rows are sparse.
+const SPARSE_FACTOR: usize = 256;
 
 impl Transformer for OneHotEncoder {
     fn input(&self) -> usize {
@@ -102,55 +55,79 @@ impl Transformer for OneHotEncoder {
         AcceptedValues::FiniteOrNan
     }
 
-    fn can_fail(&self) -> bool {
-        matches!(self.unknown, UnknownCategory::Refuse)
+    fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
+        self.columns.iter().map(|column| column.categories.column_use()).collect()
+    }
+
+    fn makes_sparse(&self, _: bool) -> bool {
+        self.is_sparse
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         to.fill(0.0);
         for (number, (row, to)) in rows.iter().zip(to.chunks_exact_mut(self.output)).enumerate() {
-            let mut start = 0;
-            let columns = row.iter().zip(&self.columns).zip(&self.dropped).enumerate();
-            for (column, ((value, categories), dropped)) in columns {
-                let index = categories.find(*value);
-                if index.is_none() && self.can_fail() {
-                    return Err(unknown_category(column, *value, rows.first_row + number));
-                }
-                let index = index.filter(|index| Some(*index) != *dropped);
-                let index = index.map(|index| {
-                    let is_behind = dropped.is_some_and(|dropped| dropped < index);
-                    start + index - usize::from(is_behind)
-                });
-                if let Some(to) = index.and_then(|index| to.get_mut(index)) {
+            for (index, (value, column)) in row.iter().zip(&self.columns).enumerate() {
+                let place = column.place(index, *value, rows.first_row + number)?;
+                if let Some(to) = to.get_mut(place as usize) {
                     *to = 1.0;
                 }
-                start += categories.numbers.len() - usize::from(dropped.is_some());
             }
         }
         Ok(())
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let mut to = SparseMatrix::new(self.output);
+        for (number, row) in rows.iter().enumerate() {
+            for (index, (value, column)) in row.iter().zip(&self.columns).enumerate() {
+                let place = column.place(index, *value, rows.first_row + number)?;
+                if place != NOWHERE {
+                    to.push(place, 1.0);
+                }
+            }
+            to.end_row();
+        }
+        Ok(to)
     }
 }
 
 /// Reads a `OneHotEncoder`.
 pub(super) fn one_hot(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
-    let columns = read_categories(estimator)?;
-    let unknown = match estimator.text("handle_unknown")? {
-        "error" | "" => UnknownCategory::Refuse,
-        _ => UnknownCategory::Ignore,
+    let all = Categories::read_all(estimator)?;
+    let groups = read_infrequent(estimator, &all)?;
+    // Since 1.1 there are both: the second counts infrequent categories as one.
+    let dropped = match estimator.find(&["_drop_idx_after_grouping", "drop_idx_"]) {
+        None => vec![None; all.len()],
+        Some(value) => read_dropped(estimator, value, &all)?,
     };
-    let dropped = match estimator.find(&["drop_idx_"]) {
-        None => vec![None; columns.len()],
-        Some(value) => read_dropped(estimator, value, &columns)?,
-    };
-    let output = columns
-        .iter()
-        .zip(&dropped)
-        .map(|(column, dropped)| column.numbers.len() - usize::from(dropped.is_some()))
-        .sum();
+    let handling = estimator.text("handle_unknown")?;
+    let (mut columns, mut output) = (Vec::with_capacity(all.len()), 0);
+    for ((categories, group), dropped) in all.into_iter().zip(groups).zip(dropped) {
+        let width = group.width;
+        if dropped.is_some_and(|dropped| dropped >= width) {
+            return Err(estimator.damaged("drop_idx_ is not one category for each column"));
+        }
+        let place = |code: usize| {
+            let is_behind = dropped.is_some_and(|dropped| dropped < code);
+            match Some(code) == dropped {
+                true => NOWHERE,
+                false => u32::try_from(output + code - usize::from(is_behind)).unwrap_or(NOWHERE),
+            }
+        };
+        let places = group.codes.iter().map(|code| place(*code)).collect();
+        let unknown = match handling {
+            "error" | "" => None,
+            "infrequent_if_exist" | "warn" => Some(group.infrequent.map_or(NOWHERE, place)),
+            _ => Some(NOWHERE),
+        };
+        output += width - usize::from(dropped.is_some());
+        columns.push(OneHotColumn { categories, places, unknown });
+    }
     if output == 0 {
         return Err(estimator.damaged("it makes no columns"));
     }
-    Ok(Box::new(OneHotEncoder { columns, dropped, unknown, output }))
+    let is_sparse = output > columns.len().saturating_mul(SPARSE_FACTOR);
+    Ok(Box::new(OneHotEncoder { columns, output, is_sparse }))
 }
 
 /// The category of each column that gets no column.
@@ -169,23 +146,64 @@ fn read_dropped(
     if indices.len() != columns.len() {
         return Err(wrong());
     }
-    let mut dropped = Vec::with_capacity(columns.len());
-    for (index, column) in indices.into_iter().zip(columns) {
-        let index = index.map(|index| usize::try_from(index).map_err(|_| wrong())).transpose()?;
-        if index.is_some_and(|index| index >= column.numbers.len()) {
-            return Err(wrong());
-        }
-        dropped.push(index);
-    }
-    Ok(dropped)
+    let index = |index: i64| usize::try_from(index).map_err(|_| wrong());
+    indices.into_iter().map(|number| number.map(index).transpose()).collect()
 }
 
-/// Replaces each value by the index of its category.
+/// How the categories of a column are grouped.
+struct CategoryGroups {
+    /// The code of each category.
+    codes: Vec<usize>,
+    /// The code of infrequent categories.
+    infrequent: Option<usize>,
+    /// The number of codes.
+    width: usize,
+}
+
+/// Reads which categories of each column are infrequent, and share a code (`min_frequency` and
+/// `max_categories`).
+fn read_infrequent(estimator: &Estimator, columns: &[Categories]) -> Result<Vec<CategoryGroups>> {
+    let name = "_default_to_infrequent_mappings";
+    let mappings = match estimator.flag("_infrequent_enabled", false)? {
+        true => {
+            let value = estimator.attribute(&[name])?;
+            value.items().ok_or_else(|| estimator.damaged(format_args!("{name} is not a list")))?
+        }
+        false => Vec::new(),
+    };
+    let mut all = Vec::with_capacity(columns.len());
+    for (index, column) in columns.iter().enumerate() {
+        let Some(mapping) = mappings.get(index).filter(|mapping| !mapping.is_none()) else {
+            let codes = (0..column.len()).collect();
+            all.push(CategoryGroups { codes, infrequent: None, width: column.len() });
+            continue;
+        };
+        let wrong = || estimator.damaged(format_args!("{name} does not fit categories_"));
+        let codes = mapping.array().and_then(|array| array.i64s()).ok_or_else(wrong)?;
+        estimator.charge(codes.len())?;
+        let codes: Option<Vec<usize>> =
+            codes.into_iter().map(|code| usize::try_from(code).ok()).collect();
+        // A missing value of an `OrdinalEncoder` is not part of it.
+        let mut codes = codes.filter(|codes| codes.len() <= column.len()).ok_or_else(wrong)?;
+        let infrequent = codes.iter().copied().max().filter(|code| *code < column.len());
+        let infrequent = infrequent.ok_or_else(wrong)?;
+        codes.resize(column.len(), infrequent);
+        all.push(CategoryGroups { codes, infrequent: Some(infrequent), width: infrequent + 1 });
+    }
+    Ok(all)
+}
+
+/// A column whose values are replaced by codes.
+struct OrdinalColumn {
+    categories: Categories,
+    codes: Vec<f64>,
+}
+
+/// Replaces each value by the code of its category.
 struct OrdinalEncoder {
-    columns: Vec<Categories>,
-    unknown: UnknownCategory,
-    /// The code of NaN.
-    missing: f64,
+    columns: Vec<OrdinalColumn>,
+    /// The code of other values; `None` if these are refused.
+    unknown: Option<f64>,
 }
 
 impl Transformer for OrdinalEncoder {
@@ -201,22 +219,19 @@ impl Transformer for OrdinalEncoder {
         AcceptedValues::FiniteOrNan
     }
 
-    fn can_fail(&self) -> bool {
-        matches!(self.unknown, UnknownCategory::Refuse)
+    fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
+        self.columns.iter().map(|column| column.categories.column_use()).collect()
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         for (number, (row, to)) in rows.iter().zip(to.chunks_exact_mut(rows.columns)).enumerate() {
             let columns = row.iter().zip(to).zip(&self.columns).enumerate();
-            for (column, ((value, to), categories)) in columns {
-                *to = match (categories.find(*value), self.unknown) {
-                    (Some(index), _) if index == categories.ordered => self.missing,
-                    (Some(index), _) => index as f64,
-                    (None, UnknownCategory::EncodeAs(code)) => code,
-                    (None, UnknownCategory::Refuse | UnknownCategory::Ignore) => {
-                        return Err(unknown_category(column, *value, rows.first_row + number));
-                    }
-                };
+            for (index, ((value, to), column)) in columns {
+                let code = column.categories.find(*value);
+                let code = code.and_then(|place| column.codes.get(place)).copied();
+                *to = code.or(self.unknown).ok_or_else(|| {
+                    column.categories.unknown(index, *value, rows.first_row + number)
+                })?;
             }
         }
         Ok(())
@@ -226,12 +241,21 @@ impl Transformer for OrdinalEncoder {
 /// Reads an `OrdinalEncoder`.
 pub(super) fn ordinal(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let unknown = match estimator.text("handle_unknown")? {
-        "use_encoded_value" => UnknownCategory::EncodeAs(code(estimator, "unknown_value")?),
-        _ => UnknownCategory::Refuse,
+        "use_encoded_value" => Some(code(estimator, "unknown_value")?),
+        _ => None,
     };
     let missing = code(estimator, "encoded_missing_value")?;
-    let columns = read_categories(estimator)?;
-    Ok(Box::new(OrdinalEncoder { columns, unknown, missing }))
+    let all = Categories::read_all(estimator)?;
+    let groups = read_infrequent(estimator, &all)?;
+    let mut columns = Vec::with_capacity(all.len());
+    for (categories, group) in all.into_iter().zip(groups) {
+        let mut codes: Vec<f64> = group.codes.into_iter().map(|code| code as f64).collect();
+        if let Some(code) = categories.nan().and_then(|place| codes.get_mut(place)) {
+            *code = missing;
+        }
+        columns.push(OrdinalColumn { categories, codes });
+    }
+    Ok(Box::new(OrdinalEncoder { columns, unknown }))
 }
 
 /// The parameter `name`; NaN if it is not set.

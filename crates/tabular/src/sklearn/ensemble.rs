@@ -1,10 +1,12 @@
 //! Ensembles of models: bagging, AdaBoost and voting.
 
 use super::accepted::AcceptedValues;
+use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
-    ClassScores, Classifier, FeatureRows, Predictions, Predictor, Regressor, SklearnModel,
+    ClassScores, Classifier, Decisions, FeatureRows, Predictions, Predictor, Regressor,
+    SklearnModel,
 };
 use super::numeric::{argmax, softmax};
 use super::tree::read_estimator_columns;
@@ -26,24 +28,42 @@ struct EnsembleMember {
 
 impl EnsembleMember {
     /// Its predictions for `rows` of the ensemble.
-    fn predict(&self, rows: FeatureRows) -> Predictions {
-        let Some(columns) = &self.columns else { return self.model.run_unchecked(rows) };
+    fn predict(&self, rows: FeatureRows) -> Result<Predictions> {
+        let Some(columns) = &self.columns else { return self.model.run_member(rows) };
         let mut values = Vec::with_capacity(rows.len() * columns.len());
         for row in rows.iter() {
             for column in columns {
                 values.push(row.get(*column).copied().unwrap_or(f64::NAN));
             }
         }
-        let rows = FeatureRows { values: &values, columns: columns.len(), ..rows };
-        self.model.run_unchecked(rows)
+        self.model.run_member(rows.with_dense(&values, columns.len()))
     }
 
     fn scores(&self) -> ClassScores {
-        match &self.model.predictor {
-            Predictor::Classifier(classifier) => classifier.scores,
-            Predictor::Regressor(_) => ClassScores::None,
+        self.model.predictor.scores()
+    }
+}
+
+/// How members use the columns of an ensemble of `features` features.
+fn uses_of_members(features: usize, members: &[EnsembleMember]) -> Vec<ColumnUse> {
+    let mut uses = vec![ColumnUse::Unused; features];
+    for member in members {
+        for (index, own) in member.model.uses().into_iter().enumerate() {
+            let column = match &member.columns {
+                Some(columns) => columns.get(index).copied(),
+                None => Some(index),
+            };
+            if let Some(used) = column.and_then(|column| uses.get_mut(column)) {
+                used.add(own);
+            }
         }
     }
+    uses
+}
+
+/// Whether members can be given sparse rows: if each uses all columns.
+fn take_sparse(members: &[EnsembleMember]) -> bool {
+    members.iter().all(|member| member.columns.is_none())
 }
 
 /// Compiles the members of an ensemble of `features` features, without their classes.
@@ -62,11 +82,6 @@ fn compile_members(
     let mut members = Vec::new();
     for (number, (member, weight)) in all.iter().zip(weights).enumerate() {
         let model = compile::compile_part(member)?;
-        if model.steps.iter().any(|step| step.can_fail()) {
-            return Err(
-                estimator.unsupported("a member with an encoder that refuses unknown categories")
-            );
-        }
         let columns = columns.as_mut().and_then(|all| all.get_mut(number)).map(std::mem::take);
         // All columns in their order need no selection.
         let columns = columns.filter(|columns| !columns.iter().copied().eq(0..features));
@@ -137,14 +152,18 @@ struct ClassifierEnsemble {
     aggregation: Aggregation,
     /// Whether sums are those of AdaBoost, and softmax makes them probabilities.
     is_ada_boost: bool,
+    /// Whether it has `decision_function` in scikit-learn if its members have.
+    can_decide: bool,
     accepts: AcceptedValues,
 }
 
 impl ClassifierEnsemble {
     /// Adds what `member` predicts for `rows` to `out`, `classes` values for each row.
-    fn add(&self, member: &EnsembleMember, rows: FeatureRows, out: &mut [f64]) {
-        let Predictions::Classes { classes, scores } = member.predict(rows) else { return };
-        let has_logs = member.scores() == ClassScores::LogProbabilities;
+    fn add(&self, member: &EnsembleMember, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        let Predictions::Classes { classes, scores } = member.predict(rows)? else {
+            return Ok(());
+        };
+        let has_logs = member.scores().are_logs();
         let width = member.classes.len().max(1);
         let predictions = classes.iter().zip(scores.chunks_exact(width));
         for ((class, scores), out) in predictions.zip(out.chunks_exact_mut(self.classes)) {
@@ -160,6 +179,7 @@ impl ClassifierEnsemble {
                 Aggregation::SammeR => self.add_log_probabilities(scores, has_logs, out),
             }
         }
+        Ok(())
     }
 
     fn add_vote(&self, member: &EnsembleMember, class: usize, out: &mut [f64]) {
@@ -206,8 +226,47 @@ impl Classifier for ClassifierEnsemble {
         self.accepts
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
-        self.members.iter().for_each(|member| self.add(member, rows, scores));
+    fn uses(&self) -> Vec<ColumnUse> {
+        uses_of_members(self.features, &self.members)
+    }
+
+    fn takes_sparse(&self) -> bool {
+        take_sparse(&self.members)
+    }
+
+    fn decisions(&self) -> Decisions {
+        let is_none =
+            |member: &EnsembleMember| member.model.predictor.decisions() == Decisions::None;
+        match (self.is_ada_boost, self.classes) {
+            (true, 2) => Decisions::Columns(1),
+            (true, classes) => Decisions::Columns(classes),
+            // Bagging has if its members have; voting has not.
+            (false, _) if !self.can_decide || self.members.iter().all(is_none) => Decisions::None,
+            (false, _) => Decisions::Unsupported,
+        }
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        let mut scores = vec![0.0; rows.len() * self.classes];
+        for member in &self.members {
+            self.add(member, rows, &mut scores)?;
+        }
+        let weight: f64 = self.members.iter().map(|member| member.weight).sum();
+        scores.iter_mut().for_each(|score| *score /= weight);
+        if self.classes != 2 {
+            out.copy_from_slice(&scores);
+            return Ok(());
+        }
+        for (out, [first, second]) in out.iter_mut().zip(scores.as_chunks::<2>().0) {
+            *out = second - first;
+        }
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
+        for member in &self.members {
+            self.add(member, rows, scores)?;
+        }
         let weight: f64 = self.members.iter().map(|member| member.weight).sum();
         for (class, scores) in classes.iter_mut().zip(scores.chunks_exact_mut(self.classes)) {
             scores.iter_mut().for_each(|score| *score /= weight);
@@ -226,6 +285,7 @@ impl Classifier for ClassifierEnsemble {
             }
             softmax(scores);
         }
+        Ok(())
     }
 }
 
@@ -255,8 +315,16 @@ fn classifier_ensemble(
     let classes = labels.len();
     let accepts = accepted_by_all(estimator, &members);
     let is_ada_boost = false;
-    let model =
-        ClassifierEnsemble { features, members, classes, aggregation, is_ada_boost, accepts };
+    let can_decide = estimator.class() == "BaggingClassifier";
+    let model = ClassifierEnsemble {
+        features,
+        members,
+        classes,
+        aggregation,
+        is_ada_boost,
+        can_decide,
+        accepts,
+    };
     Ok((model, labels))
 }
 
@@ -289,7 +357,7 @@ pub(super) fn ada_boost_classifier(estimator: &Estimator) -> Result<Predictor> {
     let classes = estimator.labels()?.len();
     let have_all_classes = members.iter().all(|member| match &member.model.predictor {
         Predictor::Classifier(classifier) => classifier.labels.len() == classes,
-        Predictor::Regressor(_) => false,
+        Predictor::Regressor(_) | Predictor::MultiClassifier(_) | Predictor::Features(_) => false,
     });
     if classes < 2 || (is_samme_r && !have_all_classes) {
         return Err(estimator.unsupported("a member that does not have all classes"));
@@ -352,22 +420,32 @@ impl Regressor for RegressorEnsemble {
         self.accepts
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
-        let predictions = self.members.iter().map(|member| match member.predict(rows) {
-            Predictions::Numbers(numbers) => (numbers, member.weight),
-            Predictions::Classes { .. } => (Vec::new(), 0.0),
+    fn uses(&self) -> Vec<ColumnUse> {
+        uses_of_members(self.features, &self.members)
+    }
+
+    fn takes_sparse(&self) -> bool {
+        take_sparse(&self.members)
+    }
+
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        let predictions = self.members.iter().map(|member| match member.predict(rows)? {
+            Predictions::Numbers(numbers) => Ok((numbers, member.weight)),
+            Predictions::Classes { .. } | Predictions::MultiClasses { .. } => Ok((Vec::new(), 0.0)),
         });
         if self.is_median {
-            let predictions: Vec<(Vec<f64>, f64)> = predictions.collect();
+            let predictions: Vec<(Vec<f64>, f64)> = predictions.collect::<Result<_>>()?;
             weighted_medians(&predictions, out);
-            return;
+            return Ok(());
         }
         let mut total = 0.0;
-        for (numbers, weight) in predictions {
+        for prediction in predictions {
+            let (numbers, weight) = prediction?;
             out.iter_mut().zip(numbers).for_each(|(out, number)| *out += number * weight);
             total += weight;
         }
         out.iter_mut().for_each(|out| *out /= total);
+        Ok(())
     }
 }
 
@@ -400,7 +478,7 @@ fn regressor_ensemble(
     let members = compile_members(estimator, features, weights)?;
     let have_one_output = members.iter().all(|member| match &member.model.predictor {
         Predictor::Regressor(model) => model.outputs().is_none(),
-        Predictor::Classifier(_) => false,
+        Predictor::Classifier(_) | Predictor::MultiClassifier(_) | Predictor::Features(_) => false,
     });
     if !have_one_output {
         return Err(estimator.unsupported("a member that does not predict a single number"));

@@ -1,7 +1,9 @@
 //! A pickled estimator: its class, and typed access to its attributes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
+use super::columns::TextTable;
+pub(super) use crate::labels::ClassLabels;
 use crate::pickle::{NumpyArray, Pickle, PickleNode, PickleValue, dtype_kind};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -19,12 +21,19 @@ const ENTRIES_PER_NUMBER: usize = 8;
 /// so a small file could expand to gigabytes.
 pub(super) struct ReadBudget {
     left: Cell<usize>,
+    /// The texts that are categories of the model.
+    texts: RefCell<TextTable>,
 }
 
 impl ReadBudget {
     pub(super) fn new(pickle: &Pickle) -> Self {
         let left = pickle.byte_len().saturating_mul(NUMBERS_PER_BYTE).saturating_add(MIN_NUMBERS);
-        ReadBudget { left: Cell::new(left) }
+        ReadBudget { left: Cell::new(left), texts: RefCell::default() }
+    }
+
+    /// The texts that have been added.
+    pub(super) fn into_texts(self) -> TextTable {
+        self.texts.into_inner()
     }
 }
 
@@ -158,6 +167,12 @@ impl<'a> Estimator<'a> {
         Ok(())
     }
 
+    /// The number that stands for `text` in a column of texts.
+    pub(super) fn text_number(&self, text: &str) -> Result<f64> {
+        self.charge(1 + text.len() / size_of::<f64>())?;
+        Ok(self.budget.texts.borrow_mut().add(text))
+    }
+
     /// Numbers of any shape: the shape, and the numbers in row-major order.
     pub(super) fn numbers(&self, names: &[&str]) -> Result<(Vec<usize>, Vec<f64>)> {
         let value = self.attribute(names)?;
@@ -258,6 +273,41 @@ impl<'a> Estimator<'a> {
         value.int().and_then(|count| usize::try_from(count).ok())
     }
 
+    /// The names of the features, if it was fitted on a data frame. A pipeline or a union has those of
+    /// its first step, a search those of the best estimator.
+    pub(super) fn feature_names(&self) -> Result<Option<Vec<String>>> {
+        if let Some(value) = self.find(&["feature_names_in_"]) {
+            return self.texts(value);
+        }
+        if let Some(best) = self.find(&["best_estimator_"]) {
+            return self.child(best)?.feature_names();
+        }
+        for list in ["steps", "transformer_list"] {
+            let Some(steps) = self.find(&[list]).and_then(PickleValue::items) else { continue };
+            for step in steps {
+                let inner = step.items().and_then(|parts| parts.get(1).copied());
+                let Some(inner) = inner.filter(|inner| inner.object().is_some()) else { continue };
+                return self.child(inner)?.feature_names();
+            }
+        }
+        Ok(None)
+    }
+
+    /// The texts of an array; `None` if they are not distinct texts.
+    fn texts(&self, value: PickleValue<'a>) -> Result<Option<Vec<String>>> {
+        let texts: Option<Vec<String>> = match value.array().map(NumpyArray::kind) {
+            Some(dtype_kind::TEXT) => value.array().and_then(NumpyArray::strings),
+            _ => value.items().and_then(|items| {
+                items.into_iter().map(|item| item.text().map(str::to_owned)).collect()
+            }),
+        };
+        let Some(texts) = texts else { return Ok(None) };
+        self.charge(texts.iter().map(String::len).sum())?;
+        let distinct: std::collections::HashSet<&String> = texts.iter().collect();
+        let are_distinct = distinct.len() == texts.len();
+        Ok(Some(texts).filter(|_| are_distinct))
+    }
+
     /// A NumPy array.
     pub(super) fn array(&self, names: &[&str]) -> Result<&'a NumpyArray> {
         let value = self.attribute(names)?;
@@ -277,6 +327,27 @@ impl<'a> Estimator<'a> {
         self.labels_in(value)
     }
 
+    /// The labels of the classes of each output; `None` if there is one output only.
+    pub(super) fn labels_by_output(&self) -> Result<Option<Vec<ClassLabels>>> {
+        let Some(value) = self.find(&["classes_"]) else { return Ok(None) };
+        let PickleNode::List(_) = value.node() else { return Ok(None) };
+        let items = value.items().unwrap_or_default();
+        if !items.iter().any(|item| item.array().is_some()) {
+            return Ok(None);
+        }
+        items.into_iter().map(|item| self.labels_in(item)).collect::<Result<_>>().map(Some)
+    }
+
+    /// Refuses labels of different types.
+    pub(super) fn check_types(&self, labels: &[ClassLabels]) -> Result<()> {
+        let mut types = labels.iter().map(ClassLabels::dtype);
+        let first = types.next();
+        match types.all(|dtype| Some(dtype) == first) {
+            true => Ok(()),
+            false => Err(self.unsupported("outputs whose classes differ in type")),
+        }
+    }
+
     #[allow(clippy::wildcard_enum_match_arm)] // All other nodes are of a wrong type.
     fn labels_in(&self, value: PickleValue<'a>) -> Result<ClassLabels> {
         let wrong = || self.wrong_type(&["classes_"], value, "an array of numbers or strings");
@@ -289,14 +360,7 @@ impl<'a> Estimator<'a> {
                 if array.shape().len() != 1 {
                     return Err(self.unsupported("a classifier with several outputs"));
                 }
-                match array.kind() {
-                    dtype_kind::BOOL => ClassLabels::Bools(array.i64s().ok_or_else(wrong)?),
-                    dtype_kind::INT | dtype_kind::UINT => {
-                        ClassLabels::Ints(array.i64s().ok_or_else(wrong)?)
-                    }
-                    dtype_kind::FLOAT => ClassLabels::Floats(array.f64s().ok_or_else(wrong)?),
-                    _ => ClassLabels::Texts(array.strings().ok_or_else(wrong)?),
-                }
+                ClassLabels::of_array(array).ok_or_else(wrong)?
             }
             PickleNode::List(_) => {
                 // An array for each of several outputs, or a list of labels.
@@ -317,46 +381,15 @@ impl<'a> Estimator<'a> {
     /// Labels that are Python objects.
     fn object_labels(&self, items: &[PickleValue<'a>]) -> Result<ClassLabels> {
         self.charge(items.len())?;
-        let texts: Option<Vec<String>> =
-            items.iter().map(|item| item.text().map(str::to_owned)).collect();
-        if let Some(texts) = texts.filter(|texts| !texts.is_empty()) {
-            let bytes = texts.iter().map(String::len).sum::<usize>();
-            self.charge(bytes)?;
-            return Ok(ClassLabels::Texts(texts));
-        }
-        let ints: Option<Vec<i64>> = items.iter().map(|item| item.int()).collect();
-        ints.filter(|ints| !ints.is_empty()).map(ClassLabels::Ints).ok_or_else(|| {
+        let labels = ClassLabels::of_objects(items).ok_or_else(|| {
             self.unsupported("a classifier whose classes are neither numbers nor strings")
-        })
+        })?;
+        self.charge(labels.text_bytes())?;
+        Ok(labels)
     }
 }
 
 /// The name of an attribute in an error: the first of its names, that of the latest version.
 fn shown<'n>(names: &[&'n str]) -> &'n str {
     names.first().copied().unwrap_or("?")
-}
-
-/// The labels of the classes of a classifier.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum ClassLabels {
-    Ints(Vec<i64>),
-    Floats(Vec<f64>),
-    Texts(Vec<String>),
-    /// 0 for false, 1 for true.
-    Bools(Vec<i64>),
-}
-
-impl ClassLabels {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => labels.len(),
-            ClassLabels::Floats(labels) => labels.len(),
-            ClassLabels::Texts(labels) => labels.len(),
-        }
-    }
-
-    /// The integers from 0 to `count` - 1.
-    pub(super) fn range(count: usize) -> Self {
-        ClassLabels::Ints((0..).take(count).collect())
-    }
 }

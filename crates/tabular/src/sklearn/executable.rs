@@ -1,32 +1,23 @@
-//! Runs a model on tensors, and makes tensors of its predictions.
+//! The outputs of a model, and the tensors of its predictions.
 
-use super::estimator::ClassLabels;
 use super::model::{
-    ClassScores, FeatureRows, LabelledClassifier, Predictions, Predictor, SklearnModel,
+    ClassScores, LabelledClassifier, MultiClassifier, MultiScores, Predictions, Predictor,
+    SklearnModel,
 };
-use tensorserve_platform::{Executable, RunOptions};
+use crate::labels::ClassLabels;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{
-    AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
-};
-
-/// The name of the input.
-const INPUT: &str = "data";
+use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, TensorSpec, aligned_vec};
 
 /// The names of the outputs, which are those of scikit-learn's methods.
 const PREDICT: &str = "predict";
 const PREDICT_PROBA: &str = "predict_proba";
 const PREDICT_LOG_PROBA: &str = "predict_log_proba";
-
-/// Bytes to reserve for each label that is text.
-const TYPICAL_LABEL_BYTES: usize = 8;
+const TRANSFORM: &str = "transform";
 
 impl SklearnModel {
-    /// The input, and an output for each method that the predictor has in scikit-learn.
-    pub(super) fn signature(&self) -> Signature {
-        let shape = [-1, dimension(self.features())];
-        let inputs = vec![TensorSpec::new(INPUT, DType::Double, &shape).with_missing_values()];
-        let outputs = match &self.predictor {
+    /// An output for each method that the predictor has in scikit-learn.
+    pub(super) fn outputs(&self) -> Vec<TensorSpec> {
+        match &self.predictor {
             Predictor::Regressor(regressor) => {
                 let shape: &[i64] = match regressor.outputs() {
                     None => &[-1],
@@ -35,12 +26,15 @@ impl SklearnModel {
                 vec![TensorSpec::new(PREDICT, DType::Double, shape)]
             }
             Predictor::Classifier(classifier) => classifier.outputs(),
-        };
-        Signature::only(inputs, outputs)
+            Predictor::MultiClassifier(model) => multi_outputs(&**model),
+            Predictor::Features(columns) => {
+                vec![TensorSpec::new(TRANSFORM, DType::Double, &[-1, dimension(*columns)])]
+            }
+        }
     }
 
     /// The predictions as the outputs of the signature, in its order.
-    fn tensors(&self, rows: usize, predictions: Predictions) -> Result<Vec<Tensor>> {
+    pub(super) fn tensors(&self, rows: usize, predictions: Predictions) -> Result<Vec<Tensor>> {
         match (&self.predictor, predictions) {
             (Predictor::Regressor(regressor), Predictions::Numbers(numbers)) => {
                 Ok(vec![match regressor.outputs() {
@@ -53,33 +47,14 @@ impl SklearnModel {
                 outputs.extend(classifier.score_tensors(rows, &scores)?);
                 Ok(outputs)
             }
+            (Predictor::MultiClassifier(model), Predictions::MultiClasses { classes, scores }) => {
+                multi_tensors(&**model, rows, &classes, &scores)
+            }
+            (Predictor::Features(columns), Predictions::Numbers(numbers)) => {
+                Ok(vec![matrix(rows, *columns, aligned(&numbers))?])
+            }
             _ => Err(Error::internal("a model made predictions of another kind than its own")),
         }
-    }
-}
-
-impl Executable for SklearnModel {
-    fn run(&self, _signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
-        let features = self.features();
-        let [data] = inputs else {
-            return Err(Error::invalid(format!("the model takes one input, {INPUT:?}")));
-        };
-        let Some(values) = data.values::<f64>() else {
-            let dtype = data.dtype();
-            return Err(Error::invalid(format!(
-                "input {INPUT:?} has the dtype {dtype}, and the model takes double"
-            )));
-        };
-        if data.shape().rank() != 2 || data.shape().row_dims() != [features as i64] {
-            return Err(Error::invalid(format!(
-                "input {INPUT:?} has the shape {:?}, and the model takes rows of {features} \
-                 numbers: [-1,{features}]",
-                data.shape()
-            )));
-        }
-        let rows = FeatureRows { values, columns: features, first_row: 0 };
-        let predictions = self.predict(rows)?;
-        self.tensors(rows.len(), predictions)
     }
 }
 
@@ -109,56 +84,74 @@ impl LabelledClassifier {
             ClassScores::ProbabilitiesAndLogs => vec![mapped(f64::ln)?, plain()?],
             ClassScores::ProbabilitiesAndClampedLogs => vec![mapped(clamped_ln)?, plain()?],
             ClassScores::LogProbabilities => vec![plain()?, mapped(f64::exp)?],
+            ClassScores::HiddenLogProbabilities => vec![mapped(f64::exp)?],
         })
     }
+}
+
+/// The outputs of a classifier with several outputs: of `predict` one column each; of `predict_proba` a
+/// matrix each, `predict_proba_0` and so on, where scikit-learn has a list of them.
+fn multi_outputs(model: &dyn MultiClassifier) -> Vec<TensorSpec> {
+    let labels = model.labels();
+    let dtype = labels.first().map_or(DType::Int64, ClassLabels::dtype);
+    let mut outputs = vec![TensorSpec::new(PREDICT, dtype, &[-1, dimension(labels.len())])];
+    let widths = model.scores().widths(labels).into_iter().enumerate();
+    for (number, width) in widths {
+        let mut add = |name: String| {
+            outputs.push(TensorSpec::new(name, DType::Double, &[-1, dimension(width)]));
+        };
+        let (suffix, scores) = match model.scores() {
+            MultiScores::None => continue,
+            MultiScores::Separate(scores) => (format!("_{number}"), scores),
+            MultiScores::Joint(scores) => (String::new(), scores),
+        };
+        add(format!("{PREDICT_PROBA}{suffix}"));
+        if scores.has_logs() {
+            add(format!("{PREDICT_LOG_PROBA}{suffix}"));
+        }
+    }
+    outputs
+}
+
+/// The tensors of these outputs, sorted by name.
+fn multi_tensors(
+    model: &dyn MultiClassifier,
+    rows: usize,
+    classes: &[usize],
+    scores: &[Vec<f64>],
+) -> Result<Vec<Tensor>> {
+    let labels = model.labels();
+    let predict = ClassLabels::matrix(labels, rows, classes)?;
+    let mut named = vec![(PREDICT.to_owned(), predict)];
+    for ((number, width), scores) in
+        model.scores().widths(labels).into_iter().enumerate().zip(scores)
+    {
+        let (suffix, kind) = match model.scores() {
+            MultiScores::None => continue,
+            MultiScores::Separate(kind) => (format!("_{number}"), kind),
+            MultiScores::Joint(kind) => (String::new(), kind),
+        };
+        let is_log = kind.are_logs();
+        let probabilities = match is_log {
+            true => mapped_matrix(rows, width, scores, f64::exp)?,
+            false => matrix(rows, width, aligned(scores))?,
+        };
+        named.push((format!("{PREDICT_PROBA}{suffix}"), probabilities));
+        if kind.has_logs() {
+            let logs = match is_log {
+                true => matrix(rows, width, aligned(scores))?,
+                false => mapped_matrix(rows, width, scores, f64::ln)?,
+            };
+            named.push((format!("{PREDICT_LOG_PROBA}{suffix}"), logs));
+        }
+    }
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(named.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
 /// The logarithm; of 0, that of the smallest normal number.
 fn clamped_ln(probability: f64) -> f64 {
     if probability == 0.0 { f64::MIN_POSITIVE.ln() } else { probability.ln() }
-}
-
-impl ClassLabels {
-    fn dtype(&self) -> DType {
-        match self {
-            ClassLabels::Ints(_) => DType::Int64,
-            ClassLabels::Floats(_) => DType::Double,
-            ClassLabels::Texts(_) => DType::String,
-            ClassLabels::Bools(_) => DType::Bool,
-        }
-    }
-
-    /// The labels of `classes`, which are indices.
-    fn tensor(&self, classes: &[usize]) -> Result<Tensor> {
-        let shape = Shape::vector(classes.len());
-        match self {
-            ClassLabels::Ints(labels) => {
-                let mut out = aligned_vec::<i64>(classes.len());
-                classes.iter().for_each(|class| out.push(labels.get(*class).copied().unwrap_or(0)));
-                Tensor::from_vec(shape, out)
-            }
-            ClassLabels::Floats(labels) => {
-                let mut out = aligned_vec::<f64>(classes.len());
-                classes
-                    .iter()
-                    .for_each(|class| out.push(labels.get(*class).copied().unwrap_or(0.0)));
-                Tensor::from_vec(shape, out)
-            }
-            ClassLabels::Bools(labels) => {
-                let mut out = aligned_vec::<u8>(classes.len());
-                classes.iter().for_each(|class| out.push(u8::from(labels.get(*class) == Some(&1))));
-                Tensor::from_bools(shape, out)
-            }
-            ClassLabels::Texts(labels) => {
-                let bytes = classes.len() * TYPICAL_LABEL_BYTES;
-                let mut out = StringsBuilder::with_capacity(classes.len(), bytes);
-                for class in classes {
-                    out.push(labels.get(*class).map_or(&[], |label| label.as_bytes()));
-                }
-                Tensor::from_strings(shape, out)
-            }
-        }
-    }
 }
 
 pub(super) fn aligned(values: &[f64]) -> AlignedVec<f64> {
@@ -184,6 +177,6 @@ fn mapped_matrix(
 }
 
 /// A size as a dimension of a shape.
-fn dimension(size: usize) -> i64 {
+pub(super) fn dimension(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,10 @@
 //! Decision trees and forests: the mean of the leaves of all trees.
 
 use super::accepted::AcceptedValues;
-use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{
+    ClassScores, Classifier, FeatureRows, MultiClassifier, MultiScores, Predictor, Regressor,
+};
 use super::numeric::argmax;
 use super::tree::{PickledTree, SklearnTrees, to_single_precision};
 use tensorserve_tensor::error::Result;
@@ -37,13 +39,14 @@ impl Classifier for ForestClassifier {
         accepted(self.allows_missing)
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let values = to_single_precision(rows);
         self.trees.sum(FeatureRows { values: &values, ..rows }, scores);
         let count = self.trees.len() as f64;
         scores.iter_mut().for_each(|score| *score /= count);
         let scores = scores.chunks_exact(self.trees.width().max(1));
         classes.iter_mut().zip(scores).for_each(|(class, scores)| *class = argmax(scores));
+        Ok(())
     }
 }
 
@@ -66,11 +69,12 @@ impl Regressor for ForestRegressor {
         accepted(self.allows_missing)
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         let values = to_single_precision(rows);
         self.trees.sum(FeatureRows { values: &values, ..rows }, out);
         let count = self.trees.len() as f64;
         out.iter_mut().for_each(|value| *value /= count);
+        Ok(())
     }
 }
 
@@ -144,6 +148,9 @@ fn append_probabilities(values: &[f64], out: &mut Vec<f64>) {
 
 /// Reads a tree or a forest that predicts classes.
 pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    if let Some(labels) = estimator.labels_by_output()? {
+        return multi_classifier(estimator, labels);
+    }
     let labels = estimator.labels()?;
     let shape = LeafShape { outputs: 1, width: labels.len() };
     let members = members(estimator)?;
@@ -163,4 +170,67 @@ pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
     let (trees, allows_missing) =
         compile_trees(estimator, &members, shape, |values, out| out.extend_from_slice(values))?;
     Ok(Predictor::regressor(ForestRegressor { trees, allows_missing }))
+}
+
+/// As [`ForestClassifier`] for several outputs, whose classes have the same number of columns each.
+struct MultiForestClassifier {
+    trees: SklearnTrees,
+    labels: Vec<ClassLabels>,
+    width: usize,
+    allows_missing: bool,
+}
+
+impl MultiClassifier for MultiForestClassifier {
+    fn features(&self) -> usize {
+        self.trees.features()
+    }
+
+    fn accepts(&self) -> AcceptedValues {
+        accepted(self.allows_missing)
+    }
+
+    fn labels(&self) -> &[ClassLabels] {
+        &self.labels
+    }
+
+    fn scores(&self) -> MultiScores {
+        MultiScores::Separate(ClassScores::ProbabilitiesAndLogs)
+    }
+
+    fn classify(
+        &self,
+        rows: FeatureRows,
+        classes: &mut [usize],
+        scores: &mut [Vec<f64>],
+    ) -> Result<()> {
+        let values = to_single_precision(rows);
+        let mut sums = vec![0.0; rows.len() * self.trees.width()];
+        self.trees.sum(rows.with_dense(&values, rows.columns), &mut sums);
+        let count = self.trees.len() as f64;
+        let outputs = self.labels.len();
+        let sums = sums.chunks_exact(self.trees.width());
+        for (number, (classes, sums)) in classes.chunks_exact_mut(outputs).zip(sums).enumerate() {
+            let parts = sums.chunks_exact(self.width).zip(&self.labels).zip(&mut *scores);
+            for (class, ((sums, labels), scores)) in classes.iter_mut().zip(parts) {
+                let start = number * labels.len();
+                let to = scores.get_mut(start..start + labels.len()).unwrap_or_default();
+                to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum / count);
+                *class = argmax(to);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a tree or a forest that predicts several classes for each row.
+fn multi_classifier(estimator: &Estimator, labels: Vec<ClassLabels>) -> Result<Predictor> {
+    estimator.check_types(&labels)?;
+    let width = labels.iter().map(ClassLabels::len).max().unwrap_or(0);
+    let shape = LeafShape { outputs: labels.len(), width };
+    let members = members(estimator)?;
+    let (trees, allows_missing) = compile_trees(estimator, &members, shape, |values, out| {
+        values.chunks_exact(width.max(1)).for_each(|values| append_probabilities(values, out));
+    })?;
+    let model = MultiForestClassifier { trees, labels, width, allows_missing };
+    Ok(Predictor::MultiClassifier(Box::new(model)))
 }

@@ -35,7 +35,7 @@ impl Classifier for IsolationForest {
         self.accepts
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let mut depths = vec![0.0; rows.len()];
         let values = to_single_precision(rows);
         self.trees.sum(FeatureRows { values: &values, ..rows }, &mut depths);
@@ -48,6 +48,7 @@ impl Classifier for IsolationForest {
             *class = usize::from(decision >= -ROUNDING_TOLERANCE);
             scores.fill(decision);
         }
+        Ok(())
     }
 }
 

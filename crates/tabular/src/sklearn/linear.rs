@@ -1,8 +1,9 @@
 //! Linear models: dot products of a row with coefficients, and what each estimator makes of them.
 
 use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
 use super::numeric::{argmax, dot, logistic, softmax};
+use super::sparse::sparse_dot;
 use tensorserve_tensor::error::Result;
 
 /// The decision function: dot products of a row with several vectors, plus intercepts.
@@ -54,9 +55,27 @@ impl DecisionFunction {
     }
 
     fn write(&self, row: &[f64], out: &mut [f64]) {
+        self.write_with(out, |vector| dot(row, vector));
+    }
+
+    /// Writes the sums of a row whose dot product with a vector is `product`.
+    fn write_with(&self, out: &mut [f64], product: impl Fn(&[f64]) -> f64) {
         let vectors = self.coefficients.chunks_exact(self.features);
         for ((out, vector), intercept) in out.iter_mut().zip(vectors).zip(&self.intercepts) {
-            *out = dot(row, vector) + intercept;
+            *out = product(vector) + intercept;
+        }
+    }
+
+    /// Writes the sums of all rows to `out`.
+    fn write_all(&self, rows: FeatureRows, out: &mut [f64]) {
+        let out = out.chunks_exact_mut(self.count().max(1));
+        match rows.sparse {
+            None => rows.iter().zip(out).for_each(|(row, out)| self.write(row, out)),
+            Some(matrix) => {
+                for (row, out) in matrix.iter().zip(out) {
+                    self.write_with(out, |vector| sparse_dot(row, vector));
+                }
+            }
         }
     }
 }
@@ -82,13 +101,16 @@ impl Regressor for LinearRegressor {
         (!self.function.is_vector).then_some(self.function.count())
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
-        for (row, out) in rows.iter().zip(out.chunks_exact_mut(self.function.count())) {
-            self.function.write(row, out);
-        }
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        self.function.write_all(rows, out);
         if let Link::Log = self.link {
             out.iter_mut().for_each(|value| *value = value.exp());
         }
+        Ok(())
     }
 }
 
@@ -135,21 +157,36 @@ impl Classifier for LinearClassifier {
         self.function.features
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
-        let scores = scores.chunks_exact_mut(self.classes);
-        for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
-            if self.classes == 2 {
-                let mut decision = [0.0];
-                self.function.write(row, &mut decision);
-                let [decision] = decision;
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn decisions(&self) -> Decisions {
+        Decisions::Columns(self.function.count())
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        self.function.write_all(rows, out);
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
+        if self.classes == 2 {
+            let mut decisions = vec![0.0; classes.len()];
+            self.function.write_all(rows, &mut decisions);
+            let pairs = scores.as_chunks_mut::<2>().0;
+            for ((decision, class), scores) in decisions.into_iter().zip(classes).zip(pairs) {
                 *class = usize::from(decision > 0.0);
-                scores.copy_from_slice(&self.binary_probabilities(decision));
-            } else {
-                self.function.write(row, scores);
-                *class = argmax(scores);
-                self.make_probabilities(scores);
+                *scores = self.binary_probabilities(decision);
             }
+            return Ok(());
         }
+        self.function.write_all(rows, scores);
+        for (class, scores) in classes.iter_mut().zip(scores.chunks_exact_mut(self.classes)) {
+            *class = argmax(scores);
+            self.make_probabilities(scores);
+        }
+        Ok(())
     }
 }
 

@@ -11,13 +11,16 @@
 //! * `scaler`, `polynomial`, `projection`, `imputer`, `select`, `encoder` and `column_transformer` are
 //!   the transformers, which `transform` dispatches to; `linear`, `bayes`, `tree`, … are the
 //!   predictors;
-//! * `executable` makes tensors of predictions, and this file is the [`Platform`].
+//! * `text` has the vectorizers of text; `columns` turns texts into numbers, which is all that transformers take; `sparse` has the rows of
+//!   text vectorizers;
+//! * `served` takes the inputs of a request, `executable` makes tensors of predictions, and this file is
+//!   the [`Platform`].
 
 use std::path::Path;
 use std::sync::Arc;
 
 use self::estimator::{Estimator, ReadBudget};
-use self::model::SklearnModel;
+use self::served::ServedModel;
 use crate::pickle;
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use tensorserve_tensor::Signature;
@@ -26,31 +29,49 @@ use tensorserve_tensor::error::Result;
 mod accepted;
 mod bayes;
 mod boosting;
+mod calibrated;
+mod categories;
+mod centroid;
 mod column_transformer;
+mod columns;
 mod compile;
+mod distribution;
 mod dummy;
 mod encoder;
 mod ensemble;
 mod estimator;
 mod executable;
 mod forest;
+mod function;
 mod histogram;
 mod imputer;
 mod isolation;
+mod kernel;
 mod linear;
+mod mixture;
 mod model;
+mod multi;
 mod neighbors;
 mod network;
+mod normal;
 mod numeric;
+mod one_against;
 mod passthrough;
 mod polynomial;
 mod projection;
+mod response;
 mod rows;
 mod scaler;
 mod select;
+mod served;
+mod sparse;
+mod stacking;
 mod svm;
+mod target_encoder;
+mod text;
 mod transform;
 mod tree;
+mod wrapper;
 
 /// The endings of model files.
 const ENDINGS: [&str; 4] = [".pkl", ".pickle", ".joblib", ".skops"];
@@ -68,8 +89,8 @@ pub struct ScikitLearn;
 
 /// A model file that is read.
 struct SklearnFile {
-    model: SklearnModel,
-    signature: Signature,
+    model: ServedModel,
+    signatures: Vec<Signature>,
     written_by: String,
     bytes: u64,
 }
@@ -81,20 +102,22 @@ impl SklearnFile {
         let size = bytes.len() as u64;
         let (model, written_by) =
             read_model(bytes, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
-        let signature = model.signature();
-        Ok(SklearnFile { model, signature, written_by, bytes: size })
+        let signatures = model.signatures();
+        Ok(SklearnFile { model, signatures, written_by, bytes: size })
     }
 }
 
 /// Reads and compiles the model in a pickle. Also returns the program that wrote it; empty if not
 /// recorded.
-fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(SklearnModel, String)> {
+fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedModel, String)> {
     let pickle = pickle::read(bytes, max_bytes)?;
     let budget = ReadBudget::new(&pickle);
     let root = Estimator::root(pickle.root(), &budget);
     let version = root.find(&["_sklearn_version"]).and_then(|version| version.text());
     let written_by = version.map_or(String::new(), |version| format!("scikit-learn {version}"));
-    Ok((compile::compile(&root)?, written_by))
+    let model = compile::compile(&root)?;
+    let served = ServedModel::new(&root, model)?;
+    Ok((served.with_texts(budget.into_texts()), written_by))
 }
 
 impl Platform for ScikitLearn {
@@ -123,14 +146,14 @@ impl Platform for ScikitLearn {
     }
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        let SklearnFile { signature, written_by, bytes, .. } = SklearnFile::open(folder)?;
-        Ok(Inspection { signatures: vec![signature], written_by, bytes, external_ops: Vec::new() })
+        let SklearnFile { signatures, written_by, bytes, .. } = SklearnFile::open(folder)?;
+        Ok(Inspection { signatures, written_by, bytes, external_ops: Vec::new() })
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        let SklearnFile { model, signature, bytes, .. } = SklearnFile::open(folder)?;
+        let SklearnFile { model, signatures, bytes, .. } = SklearnFile::open(folder)?;
         Ok(Loaded {
-            signatures: vec![signature],
+            signatures,
             executable: Arc::new(model),
             bytes,
             marshalled_hooks: false,
@@ -139,5 +162,7 @@ impl Platform for ScikitLearn {
     }
 }
 
+#[cfg(test)]
+mod table_tests;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,17 @@
 //! A compiled model: transformers, each of which makes a matrix of a matrix, and a predictor.
 
 use super::accepted::{AcceptedValues, ValueCheck};
+use super::columns::ColumnUse;
 use super::estimator::ClassLabels;
 pub(super) use super::rows::FeatureRows;
+use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most numbers that a transformer makes at a time. Larger requests are evaluated in blocks.
 const MAX_BLOCK_VALUES: usize = 1 << 17;
+
+/// The values of a sparse row, as far as the size of blocks is concerned.
+const SPARSE_ROW_VALUES: usize = 256;
 
 /// Makes new features of features.
 pub(super) trait Transformer: Send + Sync {
@@ -17,12 +22,24 @@ pub(super) trait Transformer: Send + Sync {
     fn accepts(&self) -> AcceptedValues {
         AcceptedValues::Finite
     }
-    /// Whether [`Transformer::apply`] may fail on values that [`Transformer::accepts`] allows.
-    fn can_fail(&self) -> bool {
+    /// How each column that it takes is used, if the columns that it makes are used as `outputs` says.
+    fn uses(&self, _outputs: &[ColumnUse]) -> Vec<ColumnUse> {
+        vec![ColumnUse::Number; self.input()]
+    }
+    /// Whether it takes sparse rows. Otherwise these are made dense.
+    fn takes_sparse(&self) -> bool {
+        false
+    }
+    /// Whether it makes sparse rows, given whether it takes such rows.
+    fn makes_sparse(&self, _from_sparse: bool) -> bool {
         false
     }
     /// Writes the new features of each row to `to`.
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()>;
+    /// The new features as sparse rows: called if [`Transformer::makes_sparse`].
+    fn apply_sparse(&self, _rows: FeatureRows) -> Result<SparseMatrix> {
+        Err(Error::internal("a transformer without sparse rows was asked for them"))
+    }
 }
 
 /// Predicts numbers.
@@ -35,8 +52,75 @@ pub(super) trait Regressor: Send + Sync {
     fn accepts(&self) -> AcceptedValues {
         AcceptedValues::Finite
     }
+    /// Whether it takes sparse rows. Otherwise these are made dense.
+    fn takes_sparse(&self) -> bool {
+        false
+    }
+    /// How each column is used.
+    fn uses(&self) -> Vec<ColumnUse> {
+        vec![ColumnUse::Number; self.features()]
+    }
     /// Writes the prediction of each row to `out`.
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]);
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()>;
+}
+
+/// Whether a classifier has `decision_function`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decisions {
+    None,
+    /// It has in scikit-learn, and not here.
+    Unsupported,
+    /// It writes so many values for a row: one for two classes.
+    Columns(usize),
+}
+
+/// Predicts several classes for each row: one for each of its outputs.
+pub(super) trait MultiClassifier: Send + Sync {
+    fn features(&self) -> usize;
+    fn accepts(&self) -> AcceptedValues {
+        AcceptedValues::Finite
+    }
+    /// How each column is used.
+    fn uses(&self) -> Vec<ColumnUse> {
+        vec![ColumnUse::Number; self.features()]
+    }
+    /// Whether it takes sparse rows. Otherwise these are made dense.
+    fn takes_sparse(&self) -> bool {
+        false
+    }
+    /// The labels of the classes of each output.
+    fn labels(&self) -> &[ClassLabels];
+    /// What its scores are.
+    fn scores(&self) -> MultiScores;
+    /// Writes the index of the class of each row and output, and the scores: for each output those of
+    /// all rows and classes, or all together.
+    fn classify(
+        &self,
+        rows: FeatureRows,
+        classes: &mut [usize],
+        scores: &mut [Vec<f64>],
+    ) -> Result<()>;
+}
+
+/// The scores of a [`MultiClassifier`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MultiScores {
+    None,
+    /// The probabilities of the classes of each output, which are outputs of their own.
+    Separate(ClassScores),
+    /// The probability of the second class of each output, in one matrix.
+    Joint(ClassScores),
+}
+
+impl MultiScores {
+    /// The width of each matrix of scores, for outputs with these classes.
+    pub(super) fn widths(self, labels: &[ClassLabels]) -> Vec<usize> {
+        match self {
+            MultiScores::None => Vec::new(),
+            MultiScores::Separate(_) => labels.iter().map(ClassLabels::len).collect(),
+            MultiScores::Joint(_) => vec![labels.len()],
+        }
+    }
 }
 
 /// Predicts classes.
@@ -45,8 +129,24 @@ pub(super) trait Classifier: Send + Sync {
     fn accepts(&self) -> AcceptedValues {
         AcceptedValues::Finite
     }
+    /// Whether it takes sparse rows. Otherwise these are made dense.
+    fn takes_sparse(&self) -> bool {
+        false
+    }
+    /// How each column is used.
+    fn uses(&self) -> Vec<ColumnUse> {
+        vec![ColumnUse::Number; self.features()]
+    }
+    /// Whether scikit-learn offers `decision_function`.
+    fn decisions(&self) -> Decisions {
+        Decisions::None
+    }
+    /// Writes the values of `decision_function` for each row, as many as [`Classifier::decisions`] says.
+    fn decide(&self, _rows: FeatureRows, _out: &mut [f64]) -> Result<()> {
+        Err(Error::internal("a classifier without a decision function was asked for it"))
+    }
     /// Writes the index of each row's class, and the scores of all classes for each row.
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]);
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()>;
 }
 
 /// The meaning of a classifier's scores, and which of its methods scikit-learn offers.
@@ -62,12 +162,33 @@ pub(super) enum ClassScores {
     ProbabilitiesAndClampedLogs,
     /// Logarithms of probabilities.
     LogProbabilities,
+    /// Logarithms of probabilities, of which scikit-learn offers the probabilities only.
+    HiddenLogProbabilities,
 }
 
 impl ClassScores {
     /// Whether scikit-learn offers `predict_log_proba`.
     pub(super) fn has_logs(self) -> bool {
-        !matches!(self, ClassScores::None | ClassScores::Probabilities)
+        matches!(
+            self,
+            ClassScores::ProbabilitiesAndLogs
+                | ClassScores::ProbabilitiesAndClampedLogs
+                | ClassScores::LogProbabilities
+        )
+    }
+
+    /// Whether the scores are logarithms of probabilities.
+    pub(super) fn are_logs(self) -> bool {
+        matches!(self, ClassScores::LogProbabilities | ClassScores::HiddenLogProbabilities)
+    }
+
+    /// The same scores, of which scikit-learn does not offer the logarithms.
+    pub(super) fn without_logs(self) -> Self {
+        match (self == ClassScores::None, self.are_logs()) {
+            (true, _) => ClassScores::None,
+            (false, true) => ClassScores::HiddenLogProbabilities,
+            (false, false) => ClassScores::Probabilities,
+        }
     }
 }
 
@@ -75,6 +196,9 @@ impl ClassScores {
 pub(super) enum Predictor {
     Regressor(Box<dyn Regressor>),
     Classifier(LabelledClassifier),
+    MultiClassifier(Box<dyn MultiClassifier>),
+    /// Returns its features, so many: the last step of a model is a transformer.
+    Features(usize),
 }
 
 /// A classifier with the labels of its classes.
@@ -101,6 +225,8 @@ impl Predictor {
         match self {
             Predictor::Regressor(model) => model.features(),
             Predictor::Classifier(classifier) => classifier.model.features(),
+            Predictor::MultiClassifier(model) => model.features(),
+            Predictor::Features(columns) => *columns,
         }
     }
 
@@ -108,24 +234,114 @@ impl Predictor {
         match self {
             Predictor::Regressor(model) => model.accepts(),
             Predictor::Classifier(classifier) => classifier.model.accepts(),
+            Predictor::MultiClassifier(model) => model.accepts(),
+            Predictor::Features(_) => AcceptedValues::Any,
         }
     }
 
-    fn run(&self, rows: FeatureRows) -> Predictions {
-        let count = rows.len();
+    /// Whether it has `decision_function`.
+    pub(super) fn decisions(&self) -> Decisions {
         match self {
+            Predictor::Classifier(classifier) => classifier.model.decisions(),
+            Predictor::Regressor(_) | Predictor::MultiClassifier(_) | Predictor::Features(_) => {
+                Decisions::None
+            }
+        }
+    }
+
+    /// What the scores of a classifier are; [`ClassScores::None`] for anything else.
+    pub(super) fn scores(&self) -> ClassScores {
+        match self {
+            Predictor::Classifier(classifier) => classifier.scores,
+            Predictor::Regressor(_) | Predictor::MultiClassifier(_) | Predictor::Features(_) => {
+                ClassScores::None
+            }
+        }
+    }
+
+    fn uses(&self) -> Vec<ColumnUse> {
+        match self {
+            Predictor::Regressor(model) => model.uses(),
+            Predictor::Classifier(classifier) => classifier.model.uses(),
+            Predictor::MultiClassifier(model) => model.uses(),
+            Predictor::Features(columns) => vec![ColumnUse::Number; *columns],
+        }
+    }
+
+    fn takes_sparse(&self) -> bool {
+        match self {
+            Predictor::Regressor(model) => model.takes_sparse(),
+            Predictor::Classifier(classifier) => classifier.model.takes_sparse(),
+            Predictor::MultiClassifier(model) => model.takes_sparse(),
+            Predictor::Features(_) => false,
+        }
+    }
+
+    fn run(&self, rows: FeatureRows) -> Result<Predictions> {
+        match rows.sparse {
+            Some(matrix) if !self.takes_sparse() => self.run_dense(rows, matrix),
+            _ => self.run_as_given(rows),
+        }
+    }
+
+    /// Runs on sparse rows that are made dense, a few at a time.
+    fn run_dense(&self, rows: FeatureRows, matrix: &SparseMatrix) -> Result<Predictions> {
+        let mut all: Option<Predictions> = None;
+        matrix.for_dense_blocks(MAX_BLOCK_VALUES, |values| {
+            let block = self.run_as_given(rows.with_dense(values, matrix.columns()))?;
+            match &mut all {
+                None => all = Some(block),
+                Some(all) => all.append(block)?,
+            }
+            Ok(())
+        })?;
+        all.ok_or_else(|| Error::internal("no block of rows"))
+    }
+
+    /// Writes the decision function of a classifier that has one, of `columns` values for each row.
+    fn decide(&self, rows: FeatureRows, columns: usize) -> Result<Vec<f64>> {
+        let mut out = vec![0.0; rows.len() * columns];
+        let Predictor::Classifier(LabelledClassifier { model, .. }) = self else { return Ok(out) };
+        let Some(matrix) = rows.sparse.filter(|_| !model.takes_sparse()) else {
+            model.decide(rows, &mut out)?;
+            return Ok(out);
+        };
+        out.clear();
+        matrix.for_dense_blocks(MAX_BLOCK_VALUES, |values| {
+            let rows = rows.with_dense(values, matrix.columns());
+            let mut block = vec![0.0; rows.len() * columns];
+            model.decide(rows, &mut block)?;
+            out.extend(block);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn run_as_given(&self, rows: FeatureRows) -> Result<Predictions> {
+        let count = rows.len();
+        Ok(match self {
             Predictor::Regressor(model) => {
                 let mut out = vec![0.0; count * model.outputs().unwrap_or(1)];
-                model.predict(rows, &mut out);
+                model.predict(rows, &mut out)?;
                 Predictions::Numbers(out)
             }
             Predictor::Classifier(LabelledClassifier { model, labels, .. }) => {
                 let mut classes = vec![0; count];
                 let mut scores = vec![0.0; count * labels.len()];
-                model.classify(rows, &mut classes, &mut scores);
+                model.classify(rows, &mut classes, &mut scores)?;
                 Predictions::Classes { classes, scores }
             }
-        }
+            Predictor::MultiClassifier(model) => {
+                let labels = model.labels();
+                let mut classes = vec![0; count * labels.len()];
+                let widths = model.scores().widths(labels).into_iter();
+                let mut scores: Vec<Vec<f64>> =
+                    widths.map(|width| vec![0.0; count * width]).collect();
+                model.classify(rows, &mut classes, &mut scores)?;
+                Predictions::MultiClasses { classes, scores }
+            }
+            Predictor::Features(_) => Predictions::Numbers(rows.values.to_vec()),
+        })
     }
 }
 
@@ -144,6 +360,12 @@ pub(super) enum Predictions {
         /// The scores of all classes for each row.
         scores: Vec<f64>,
     },
+    MultiClasses {
+        /// The index of the class of each row and output.
+        classes: Vec<usize>,
+        /// The matrices of scores.
+        scores: Vec<Vec<f64>>,
+    },
 }
 
 impl Predictions {
@@ -157,6 +379,13 @@ impl Predictions {
             ) => {
                 classes.extend(more_classes);
                 scores.extend(more_scores);
+            }
+            (
+                Predictions::MultiClasses { classes, scores },
+                Predictions::MultiClasses { classes: more_classes, scores: more_scores },
+            ) => {
+                classes.extend(more_classes);
+                scores.iter_mut().zip(more_scores).for_each(|(all, more)| all.extend(more));
             }
             _ => return Err(Error::internal("a model made two kinds of predictions")),
         }
@@ -191,25 +420,73 @@ impl SklearnModel {
     }
 
     fn rows_per_block(&self) -> usize {
-        let widest = self.steps.iter().map(|step| step.output()).max().unwrap_or(0);
-        (MAX_BLOCK_VALUES / widest.max(self.features()).max(1)).max(1)
+        let mut widest = self.features();
+        let mut is_sparse = false;
+        for step in &self.steps {
+            if is_sparse && !step.takes_sparse() {
+                widest = widest.max(step.input());
+                is_sparse = false;
+            }
+            is_sparse = step.makes_sparse(is_sparse);
+            widest = widest.max(if is_sparse { SPARSE_ROW_VALUES } else { step.output() });
+        }
+        (MAX_BLOCK_VALUES / widest.max(1)).max(1)
     }
 
-    /// As [`SklearnModel::predict`], without checking values: for members of an ensemble, none of whose
-    /// steps can fail.
-    pub(super) fn run_unchecked(&self, rows: FeatureRows) -> Predictions {
-        let predictions = self.run_block(rows, ValueCheck::Disabled);
-        predictions.unwrap_or_else(|_| Predictions::Numbers(Vec::new()))
+    /// How the model uses each of its columns.
+    pub(super) fn uses(&self) -> Vec<ColumnUse> {
+        uses_before(&self.steps, self.predictor.uses())
+    }
+
+    /// As [`SklearnModel::predict`] for a member of an ensemble, all rows at once. What the first step
+    /// accepts is checked by the ensemble.
+    pub(super) fn run_member(&self, rows: FeatureRows) -> Result<Predictions> {
+        match self.steps.is_empty() {
+            true => self.run_block(rows, ValueCheck::Disabled),
+            false => self.run_block(rows, ValueCheck::Enabled),
+        }
+    }
+
+    /// The decision function for rows of an ensemble: the number of values of each row, and the values.
+    pub(super) fn decide_member(&self, rows: FeatureRows) -> Result<(usize, Vec<f64>)> {
+        let Decisions::Columns(columns) = self.predictor.decisions() else {
+            return Err(Error::internal("a member without a decision function was asked for it"));
+        };
+        let transformed = apply_steps(&self.steps, rows, ValueCheck::Enabled)?;
+        let rows = transformed.as_ref().map_or(rows, |features| features.rows(rows));
+        Ok((columns, self.predictor.decide(rows, columns)?))
     }
 
     fn run_block(&self, rows: FeatureRows, check: ValueCheck) -> Result<Predictions> {
         let transformed = apply_steps(&self.steps, rows, check)?;
-        let rows = match (&transformed, self.steps.last()) {
-            (Some(values), Some(last)) => FeatureRows { values, columns: last.output(), ..rows },
-            _ => rows,
-        };
+        let rows = transformed.as_ref().map_or(rows, |features| features.rows(rows));
         check.apply(rows, self.predictor.accepts())?;
-        Ok(self.predictor.run(rows))
+        self.predictor.run(rows)
+    }
+}
+
+/// How `steps` use their columns, if those that they make are used as `outputs` says.
+pub(super) fn uses_before(
+    steps: &[Box<dyn Transformer>],
+    outputs: Vec<ColumnUse>,
+) -> Vec<ColumnUse> {
+    steps.iter().rev().fold(outputs, |outputs, step| step.uses(&outputs))
+}
+
+/// The features that transformers make.
+pub(super) enum Features {
+    /// Dense rows of so many columns.
+    Dense(Vec<f64>, usize),
+    Sparse(SparseMatrix),
+}
+
+impl Features {
+    /// These features instead of those of `rows`.
+    pub(super) fn rows<'a>(&'a self, rows: FeatureRows<'a>) -> FeatureRows<'a> {
+        match self {
+            Features::Dense(values, columns) => rows.with_dense(values, *columns),
+            Features::Sparse(matrix) => rows.with_sparse(matrix),
+        }
     }
 }
 
@@ -218,19 +495,33 @@ pub(super) fn apply_steps(
     steps: &[Box<dyn Transformer>],
     rows: FeatureRows,
     check: ValueCheck,
-) -> Result<Option<Vec<f64>>> {
-    let count = rows.len();
-    let (mut this, mut next) = (Vec::new(), Vec::new());
-    let mut columns = rows.columns;
-    for (number, step) in steps.iter().enumerate() {
-        let from = if number == 0 { rows.values } else { &this };
-        let rows = FeatureRows { values: from, columns, ..rows };
-        check.apply(rows, step.accepts())?;
-        columns = step.output();
-        next.clear();
-        next.resize(count * columns, 0.0);
-        step.apply(rows, &mut next)?;
-        std::mem::swap(&mut this, &mut next);
+) -> Result<Option<Features>> {
+    let mut features: Option<Features> = None;
+    // The values of the step before the last, whose memory is used again.
+    let mut spare = Vec::new();
+    for step in steps {
+        let mut from = features.as_ref().map_or(rows, |features| features.rows(rows));
+        let values;
+        if let Some(matrix) = from.sparse
+            && !step.takes_sparse()
+        {
+            values = matrix.to_dense(0..matrix.len());
+            from = from.with_dense(&values, matrix.columns());
+        }
+        check.apply(from, step.accepts())?;
+        let made = match step.makes_sparse(from.sparse.is_some()) {
+            true => Features::Sparse(step.apply_sparse(from)?),
+            false => {
+                let mut to = std::mem::take(&mut spare);
+                to.clear();
+                to.resize(from.len() * step.output(), 0.0);
+                step.apply(from, &mut to)?;
+                Features::Dense(to, step.output())
+            }
+        };
+        if let Some(Features::Dense(values, _)) = features.replace(made) {
+            spare = values;
+        }
     }
-    Ok((!steps.is_empty()).then_some(this))
+    Ok(features)
 }

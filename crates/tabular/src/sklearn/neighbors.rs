@@ -145,7 +145,7 @@ impl Classifier for NeighborsClassifier {
         self.training.features
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let (mut candidates, mut nearest) = (Vec::with_capacity(self.training.count), Vec::new());
         let scores = scores.chunks_exact_mut(self.classes);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
@@ -162,6 +162,7 @@ impl Classifier for NeighborsClassifier {
             let sum = if sum == 0.0 { 1.0 } else { sum };
             scores.iter_mut().for_each(|score| *score /= sum);
         }
+        Ok(())
     }
 }
 
@@ -196,7 +197,7 @@ impl Regressor for NeighborsRegressor {
         (!self.is_vector).then_some(self.width)
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         let (mut candidates, mut nearest) = (Vec::with_capacity(self.training.count), Vec::new());
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(self.width)) {
             self.training.find(row, &mut candidates, &mut nearest);
@@ -210,6 +211,7 @@ impl Regressor for NeighborsRegressor {
             }
             out.iter_mut().for_each(|out| *out /= sum);
         }
+        Ok(())
     }
 }
 
@@ -244,7 +246,7 @@ impl Classifier for ClusterCenters {
         self.features
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let scores = scores.chunks_exact_mut(self.count);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
             let centers = self.centers.chunks_exact(self.features).zip(&self.squared_norms);
@@ -255,6 +257,7 @@ impl Classifier for ClusterCenters {
             }
             *class = argmax(scores);
         }
+        Ok(())
     }
 }
 

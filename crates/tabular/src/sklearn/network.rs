@@ -1,7 +1,9 @@
 //! Multi-layer perceptrons.
 
-use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{
+    ClassScores, Classifier, FeatureRows, MultiClassifier, MultiScores, Predictor, Regressor,
+};
 use super::numeric::{argmax, logistic, softmax};
 use tensorserve_tensor::error::Result;
 
@@ -146,13 +148,14 @@ impl Regressor for PerceptronRegressor {
         Some(self.0.outputs()).filter(|outputs| *outputs > 1)
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         let width = self.0.outputs();
         self.0.run(rows, |row, values| {
             if let Some(out) = out.get_mut(row * width..(row + 1) * width) {
                 out.copy_from_slice(values);
             }
         });
+        Ok(())
     }
 }
 
@@ -171,7 +174,7 @@ impl Classifier for PerceptronClassifier {
         self.network.features()
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         self.network.run(rows, |row, values| {
             let width = self.classes;
             let scores = scores.get_mut(row * width..(row + 1) * width);
@@ -187,6 +190,7 @@ impl Classifier for PerceptronClassifier {
                 }
             }
         });
+        Ok(())
     }
 }
 
@@ -200,7 +204,11 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
     match (classes, network.outputs(), has_softmax) {
         (2, 1, false) => {}
         (_, outputs, true) if outputs == classes => {}
-        (_, _, false) => return Err(estimator.unsupported("a multi-label classifier")),
+        (_, outputs, false) if outputs == classes => {
+            let labels = vec![ClassLabels::Ints(vec![0, 1]); classes];
+            let model = LabelPerceptron { network, labels };
+            return Ok(Predictor::MultiClassifier(Box::new(model)));
+        }
         (_, outputs, _) => {
             return Err(estimator.damaged(format_args!(
                 "the last layer has {outputs} outputs for {classes} classes"
@@ -209,4 +217,45 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
     }
     let model = PerceptronClassifier { network, classes };
     Ok(Predictor::classifier(model, labels, ClassScores::ProbabilitiesAndLogs))
+}
+
+/// Any of several labels for each row.
+struct LabelPerceptron {
+    network: Perceptron,
+    labels: Vec<ClassLabels>,
+}
+
+impl MultiClassifier for LabelPerceptron {
+    fn features(&self) -> usize {
+        self.network.features()
+    }
+
+    fn labels(&self) -> &[ClassLabels] {
+        &self.labels
+    }
+
+    fn scores(&self) -> MultiScores {
+        MultiScores::Joint(ClassScores::ProbabilitiesAndLogs)
+    }
+
+    fn classify(
+        &self,
+        rows: FeatureRows,
+        classes: &mut [usize],
+        scores: &mut [Vec<f64>],
+    ) -> Result<()> {
+        let width = self.labels.len();
+        self.network.run(rows, |row, values| {
+            let range = row * width..(row + 1) * width;
+            for (class, value) in
+                classes.get_mut(range.clone()).unwrap_or_default().iter_mut().zip(values)
+            {
+                *class = usize::from(*value > 0.5);
+            }
+            if let Some(to) = scores.first_mut().and_then(|scores| scores.get_mut(range)) {
+                to.copy_from_slice(values);
+            }
+        });
+        Ok(())
+    }
 }

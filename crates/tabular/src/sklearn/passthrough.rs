@@ -1,7 +1,9 @@
 //! Columns that a transformer keeps as they are.
 
 use super::accepted::AcceptedValues;
+use super::columns::ColumnUse;
 use super::model::{FeatureRows, Transformer};
+use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
 /// Keeps all columns as they are.
@@ -18,6 +20,23 @@ impl Transformer for Passthrough {
 
     fn accepts(&self) -> AcceptedValues {
         AcceptedValues::Any
+    }
+
+    fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
+        outputs.to_vec()
+    }
+
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        from_sparse
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let matrix = rows.sparse.map(|matrix| matrix.mapped(|_, value| value));
+        Ok(matrix.unwrap_or_default())
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
 use super::numeric::dot;
+use super::sparse::sparse_dot;
 use tensorserve_tensor::error::Result;
 
 /// Dot products of a row with components.
@@ -26,7 +27,20 @@ impl Transformer for Projection {
         self.count
     }
 
+    fn takes_sparse(&self) -> bool {
+        self.mean.is_none()
+    }
+
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
+        if let Some(matrix) = rows.sparse {
+            for (row, to) in matrix.iter().zip(to.chunks_exact_mut(self.count.max(1))) {
+                let components = self.components.chunks_exact(self.features);
+                for (to, component) in to.iter_mut().zip(components) {
+                    *to = sparse_dot(row, component);
+                }
+            }
+            return Ok(());
+        }
         let mut centered = vec![0.0; self.features];
         for (row, to) in rows.iter().zip(to.chunks_exact_mut(self.count.max(1))) {
             let row = match &self.mean {
@@ -60,7 +74,8 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         Some(_) => Some(estimator.vector_of_len(&["mean_"], features)?),
         None => None,
     };
-    let factors = match estimator.flag("whiten", false)? {
+    let is_whitened = estimator.class() != "TruncatedSVD" && estimator.flag("whiten", false)?;
+    let factors = match is_whitened {
         true => Some(whitening_factors(estimator, count)?),
         false => None,
     };

@@ -4,6 +4,7 @@ use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
 use super::numeric::{dot, indicator};
+use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
 /// `(x - shift) * factor + offset` for each column, clipped to bounds.
@@ -15,6 +16,17 @@ struct AffineScaler {
     /// round differently.
     divides: bool,
     bounds: Option<(f64, f64)>,
+    /// Whether 0 stays 0, as sparse rows need it.
+    keeps_zero: bool,
+}
+
+impl AffineScaler {
+    /// Notes whether 0 stays 0.
+    fn checked(mut self) -> Box<dyn Transformer> {
+        let is_zero = |values: &[f64]| values.iter().all(|value| *value == 0.0);
+        self.keeps_zero = self.divides && is_zero(&self.shift);
+        Box::new(self)
+    }
 }
 
 impl Transformer for AffineScaler {
@@ -28,6 +40,25 @@ impl Transformer for AffineScaler {
 
     fn accepts(&self) -> AcceptedValues {
         AcceptedValues::FiniteOrNan
+    }
+
+    fn takes_sparse(&self) -> bool {
+        self.keeps_zero
+    }
+
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        from_sparse
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let factor = |column: usize| self.factor.get(column).copied().unwrap_or(1.0);
+        let matrix = rows.sparse.map(|matrix| {
+            matrix.mapped(|column, x| match self.bounds {
+                None => x / factor(column),
+                Some((low, high)) => (x / factor(column)).max(low).min(high),
+            })
+        });
+        Ok(matrix.unwrap_or_default())
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -75,7 +106,7 @@ fn center_and_scale(
         return Err(estimator.damaged("its center and its scale differ in length"));
     }
     let offset = vec![0.0; columns];
-    Ok(AffineScaler { shift, factor, offset, divides: true, bounds: None })
+    Ok(AffineScaler { shift, factor, offset, divides: true, bounds: None, keeps_zero: false })
 }
 
 /// Reads a `StandardScaler`.
@@ -92,7 +123,7 @@ pub(super) fn standard(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if !estimator.flag("with_std", true)? {
         scaler.factor.fill(1.0);
     }
-    Ok(Box::new(scaler))
+    Ok(scaler.checked())
 }
 
 /// Reads a `RobustScaler`.
@@ -104,7 +135,7 @@ pub(super) fn robust(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if !estimator.flag("with_scaling", true)? {
         scaler.factor.fill(1.0);
     }
-    Ok(Box::new(scaler))
+    Ok(scaler.checked())
 }
 
 /// Reads a `MinMaxScaler`.
@@ -119,7 +150,8 @@ pub(super) fn min_max(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
             _ => return Err(estimator.damaged("feature_range is not a pair")),
         },
     };
-    Ok(Box::new(AffineScaler { shift, factor, offset, divides: false, bounds }))
+    let scaler = AffineScaler { shift, factor, offset, divides: false, bounds, keeps_zero: false };
+    Ok(Box::new(scaler))
 }
 
 /// Reads a `MaxAbsScaler`.
@@ -129,7 +161,7 @@ pub(super) fn max_abs(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if estimator.flag("clip", false)? {
         scaler.bounds = Some((-1.0, 1.0));
     }
-    Ok(Box::new(scaler))
+    Ok(scaler.checked())
 }
 
 /// Divides each row by its norm.
@@ -140,11 +172,37 @@ struct Normalizer {
     least_norm: f64,
 }
 
+/// The norm of a row.
 #[derive(Clone, Copy)]
-enum Norm {
+pub(super) enum Norm {
     L1,
     L2,
     Max,
+}
+
+impl Norm {
+    /// Reads the parameter `norm`.
+    pub(super) fn read(estimator: &Estimator) -> Result<Self> {
+        match estimator.text("norm")? {
+            "l1" => Ok(Norm::L1),
+            "l2" => Ok(Norm::L2),
+            "max" => Ok(Norm::Max),
+            other => Err(estimator.damaged(format_args!("norm={other:?} is not valid"))),
+        }
+    }
+
+    /// Divides the values of a sparse row by its norm, unless that is 0.
+    pub(super) fn divide_sparse(self, row: &mut [(u32, f64)]) {
+        let values = row.iter().map(|(_, value)| *value);
+        let norm = match self {
+            Norm::L1 => values.map(f64::abs).sum(),
+            Norm::L2 => values.map(|value| value * value).sum::<f64>().sqrt(),
+            Norm::Max => values.map(f64::abs).fold(0.0, f64::max),
+        };
+        if norm != 0.0 {
+            row.iter_mut().for_each(|(_, value)| *value /= norm);
+        }
+    }
 }
 
 impl Transformer for Normalizer {
@@ -154,6 +212,20 @@ impl Transformer for Normalizer {
 
     fn output(&self) -> usize {
         self.columns
+    }
+
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        from_sparse
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let mut matrix = rows.to_sparse();
+        (0..matrix.len()).for_each(|row| self.norm.divide_sparse(matrix.row_mut(row)));
+        Ok(matrix)
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -172,12 +244,7 @@ impl Transformer for Normalizer {
 
 /// Reads a `Normalizer` of `columns` columns.
 pub(super) fn normalizer(estimator: &Estimator, columns: usize) -> Result<Box<dyn Transformer>> {
-    let norm = match estimator.text("norm")? {
-        "l1" => Norm::L1,
-        "l2" => Norm::L2,
-        "max" => Norm::Max,
-        other => return Err(estimator.damaged(format_args!("norm={other:?} is not valid"))),
-    };
+    let norm = Norm::read(estimator)?;
     let least_norm = if estimator.is_older_than(1, 0) { 0.0 } else { 10.0 * f64::EPSILON };
     Ok(Box::new(Normalizer { columns, norm, least_norm }))
 }

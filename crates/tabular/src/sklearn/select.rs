@@ -3,6 +3,7 @@
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
+use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
 /// The default threshold of `SelectFromModel` for models that are sparse.
@@ -42,6 +43,29 @@ impl Transformer for ColumnSelection {
 
     fn accepts(&self) -> AcceptedValues {
         self.accepts
+    }
+
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn makes_sparse(&self, from_sparse: bool) -> bool {
+        from_sparse
+    }
+
+    fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
+        let mut to = SparseMatrix::new(self.kept.len());
+        let Some(matrix) = rows.sparse else { return Ok(to) };
+        for row in matrix.iter() {
+            for (column, value) in row {
+                // The columns that are kept are in order.
+                if let Ok(place) = self.kept.binary_search(&(*column as usize)) {
+                    to.push(u32::try_from(place).unwrap_or(u32::MAX), *value);
+                }
+            }
+            to.end_row();
+        }
+        Ok(to)
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

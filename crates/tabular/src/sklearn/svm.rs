@@ -1,7 +1,8 @@
 //! Support vector machines with kernels, as libsvm defines them.
 
-use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::estimator::{ClassLabels, Estimator};
+use super::kernel::Kernel;
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
 use super::numeric::{argmax, dot, logistic};
 use tensorserve_tensor::error::Result;
 
@@ -12,46 +13,6 @@ const MIN_PROBABILITY: f64 = 1e-7;
 /// the number of classes.
 const MIN_ITERATIONS: usize = 100;
 const TOLERANCE: f64 = 0.005;
-
-#[derive(Clone, Copy)]
-enum Kernel {
-    Linear,
-    Polynomial { gamma: f64, coef0: f64, degree: f64 },
-    Radial { gamma: f64 },
-    Sigmoid { gamma: f64, coef0: f64 },
-}
-
-impl Kernel {
-    fn read(estimator: &Estimator) -> Result<Self> {
-        let gamma = || estimator.number(&["_gamma"]);
-        let coef0 = || estimator.number(&["coef0"]);
-        Ok(match estimator.text("kernel")? {
-            "linear" => Kernel::Linear,
-            "poly" => Kernel::Polynomial {
-                gamma: gamma()?,
-                coef0: coef0()?,
-                degree: estimator.number(&["degree"])?,
-            },
-            "rbf" => Kernel::Radial { gamma: gamma()? },
-            "sigmoid" => Kernel::Sigmoid { gamma: gamma()?, coef0: coef0()? },
-            "" => return Err(estimator.unsupported("a kernel as a function")),
-            other => return Err(estimator.unsupported(format_args!("the kernel {other:?}"))),
-        })
-    }
-
-    fn evaluate(self, a: &[f64], b: &[f64]) -> f64 {
-        match self {
-            Kernel::Linear => dot(a, b),
-            Kernel::Polynomial { gamma, coef0, degree } => (gamma * dot(a, b) + coef0).powf(degree),
-            Kernel::Radial { gamma } => (-gamma * squared_distance(a, b)).exp(),
-            Kernel::Sigmoid { gamma, coef0 } => (gamma * dot(a, b) + coef0).tanh(),
-        }
-    }
-}
-
-fn squared_distance(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
-}
 
 /// The support vectors of a machine with their coefficients.
 struct SupportVectors {
@@ -70,7 +31,8 @@ impl SupportVectors {
         if estimator.flag("_sparse", false)? {
             return Err(estimator.unsupported("a machine that was fitted on a sparse matrix"));
         }
-        let kernel = Kernel::read(estimator)?;
+        let gamma = estimator.optional_number(&["_gamma"])?.unwrap_or(0.0);
+        let kernel = Kernel::read(estimator, gamma)?;
         let vectors = estimator.matrix(&["support_vectors_"])?;
         let coefficients = estimator.matrix(&["_dual_coef_", "dual_coef_"])?;
         if coefficients.columns != vectors.rows {
@@ -105,13 +67,14 @@ impl Regressor for SvmRegressor {
         self.0.features
     }
 
-    fn predict(&self, rows: FeatureRows, out: &mut [f64]) {
+    fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         let mut kernels = vec![0.0; self.0.count];
         let intercept = self.0.intercepts.first().copied().unwrap_or(0.0);
         for (row, out) in rows.iter().zip(out) {
             self.0.kernels(row, &mut kernels);
             *out = dot(&kernels, &self.0.coefficients) + intercept;
         }
+        Ok(())
     }
 }
 
@@ -134,6 +97,8 @@ struct SvmClassifier {
     sigmoids: Option<Vec<(f64, f64)>>,
     /// Whether ties of votes are broken by the sum of decisions.
     breaks_ties: bool,
+    /// Whether `decision_function` has a value for each class, not for each pair.
+    decides_by_class: bool,
 }
 
 impl SvmClassifier {
@@ -149,7 +114,7 @@ impl SvmClassifier {
     }
 
     /// Writes the decision of each pair of classes: above 0 for the first of the two.
-    fn decide(&self, kernels: &[f64], decisions: &mut [f64]) {
+    fn decide_pairs(&self, kernels: &[f64], decisions: &mut [f64]) {
         let mut pairs = decisions.iter_mut().zip(&self.machine.intercepts);
         for first in 0..self.classes {
             for second in first + 1..self.classes {
@@ -201,14 +166,41 @@ impl Classifier for SvmClassifier {
         self.machine.features
     }
 
-    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) {
+    fn decisions(&self) -> Decisions {
+        Decisions::Columns(match (self.classes, self.decides_by_class) {
+            (2, _) => 1,
+            (classes, true) => classes,
+            (_, false) => self.machine.intercepts.len(),
+        })
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        let mut kernels = vec![0.0; self.machine.count];
+        let mut decisions = vec![0.0; self.machine.intercepts.len()];
+        let Decisions::Columns(columns) = self.decisions() else { return Ok(()) };
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(columns)) {
+            self.machine.kernels(row, &mut kernels);
+            self.decide_pairs(&kernels, &mut decisions);
+            match (&*decisions, &mut *out) {
+                ([decision], [out]) => *out = -decision,
+                (decisions, out) if !self.decides_by_class => out.copy_from_slice(decisions),
+                (decisions, out) => {
+                    self.vote(decisions, out);
+                    self.add_confidence(decisions, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let mut kernels = vec![0.0; self.machine.count];
         let mut decisions = vec![0.0; self.machine.intercepts.len()];
         let mut coupling = PairwiseCoupling::new(self.classes);
         let scores = scores.chunks_exact_mut(self.classes);
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
             self.machine.kernels(row, &mut kernels);
-            self.decide(&kernels, &mut decisions);
+            self.decide_pairs(&kernels, &mut decisions);
             self.vote(&decisions, scores);
             if self.breaks_ties {
                 self.add_confidence(&decisions, scores);
@@ -219,6 +211,7 @@ impl Classifier for SvmClassifier {
                 coupling.solve(scores);
             }
         }
+        Ok(())
     }
 }
 
@@ -352,7 +345,8 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
     let breaks_ties = estimator.flag("break_ties", false)?
         && estimator.text("decision_function_shape")? == "ovr"
         && classes > 2;
-    let model = SvmClassifier { machine, classes, starts, sigmoids, breaks_ties };
+    let decides_by_class = estimator.text("decision_function_shape")? != "ovo";
+    let model = SvmClassifier { machine, classes, starts, sigmoids, breaks_ties, decides_by_class };
     Ok(Predictor::classifier(model, labels, scores))
 }
 
@@ -368,4 +362,33 @@ fn read_sigmoids(estimator: &Estimator, pairs: usize) -> Result<Option<Vec<(f64,
         count => Err(estimator
             .damaged(format_args!("probA_ has {count} elements for {pairs} pairs of classes"))),
     }
+}
+
+/// Predicts whether a row is like those of the training.
+struct OutlierMachine(SupportVectors);
+
+impl Classifier for OutlierMachine {
+    fn features(&self) -> usize {
+        self.0.features
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {
+        let mut kernels = vec![0.0; self.0.count];
+        let intercept = self.0.intercepts.first().copied().unwrap_or(0.0);
+        for (row, class) in rows.iter().zip(classes) {
+            self.0.kernels(row, &mut kernels);
+            *class = usize::from(dot(&kernels, &self.0.coefficients) + intercept > 0.0);
+        }
+        Ok(())
+    }
+}
+
+/// Reads a `OneClassSVM`, which predicts 1 for a row like those of the training, and -1 for others.
+pub(super) fn one_class(estimator: &Estimator) -> Result<Predictor> {
+    let machine = SupportVectors::read(estimator)?;
+    if machine.coefficients.len() != machine.count || machine.intercepts.len() != 1 {
+        return Err(estimator.damaged("it does not have one set of coefficients and one intercept"));
+    }
+    let labels = ClassLabels::Ints(vec![-1, 1]);
+    Ok(Predictor::classifier(OutlierMachine(machine), labels, ClassScores::None))
 }

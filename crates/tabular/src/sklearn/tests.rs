@@ -35,11 +35,11 @@ fn cases(version: &str) -> Vec<(Case, Vec<u8>)> {
     decoded.collect()
 }
 
-fn model(bytes: Vec<u8>) -> Result<SklearnModel> {
+fn model(bytes: Vec<u8>) -> Result<ServedModel> {
     read_model(bytes, 1 << 24).map(|(model, _)| model)
 }
 
-fn number(json: &Json) -> f64 {
+pub(super) fn number(json: &Json) -> f64 {
     match json {
         Json::String(text) => text.parse().expect("a number"),
         other => other.as_f64().expect("a number"),
@@ -54,9 +54,9 @@ fn input(rows: &[Vec<Json>]) -> Tensor {
 }
 
 /// The outputs of a model, with their names.
-fn predict(model: &SklearnModel, data: Tensor) -> Result<Vec<(String, Tensor)>> {
+fn predict(model: &ServedModel, data: Tensor) -> Result<Vec<(String, Tensor)>> {
     let outputs = model.run(0, &[data], RunOptions::default())?;
-    let names = model.signature().outputs.into_iter().map(|spec| spec.alias);
+    let names = model.signatures().swap_remove(0).outputs.into_iter().map(|spec| spec.alias);
     Ok(names.zip(outputs).collect())
 }
 
@@ -78,7 +78,7 @@ fn shape(json: &Json) -> Vec<i64> {
     shape
 }
 
-fn compare(name: &str, output: &str, got: &Tensor, want: &Json) {
+pub(super) fn compare(name: &str, output: &str, got: &Tensor, want: &Json) {
     assert_eq!(got.shape().dims(), shape(want), "{name}: {output}");
     let want = flat(want);
     if let Some(strings) = got.strings() {
@@ -224,8 +224,13 @@ fn models_of_scikit_learn_0_19_and_python_2_are_served() {
 /// The expected probabilities are those of `predict_proba` of scikit-learn 1.9.1 for 64-bit floats.
 #[test]
 fn a_pipeline_is_served_from_either_kind_of_file() {
-    for ending in ["pkl", "joblib"] {
-        let loaded = loaded(&format!("platforms/sklearn/iris_logreg_pipeline.{ending}"));
+    for file in [
+        "iris_logreg_pipeline.pkl",
+        "iris_logreg_pipeline.joblib",
+        "compressed/lz4.joblib",
+        "compressed/zstd.joblib",
+    ] {
+        let loaded = loaded(&format!("platforms/sklearn/{file}"));
         let signature = &loaded.signatures[0];
         assert_eq!(signature.inputs[0].alias, "data");
         assert_eq!(signature.inputs[0].shape.sizes(), Some(vec![-1, 4]));
@@ -237,6 +242,24 @@ fn a_pipeline_is_served_from_either_kind_of_file() {
         assert_eq!(predict.values::<i64>(), Some(&[0, 1][..]));
         let proba = proba.values::<f64>().expect("doubles");
         assert!((proba[0] - 0.984_703_142_006_590_1).abs() < 1e-9, "{proba:?}");
+    }
+}
+
+#[test]
+fn damaged_compression_is_an_error() {
+    let folder = test_data("platforms/sklearn/compressed");
+    let mut random = Random::seeded(5);
+    for file in ["lz4.joblib", "zstd.joblib"] {
+        let whole = fs::read(folder.join(file)).expect("a file");
+        assert!(read_model(whole.clone(), 100).is_err(), "{file}: too large");
+        for length in (0..whole.len()).step_by(37) {
+            assert!(model(whole[..length].to_vec()).is_err(), "{file} cut at {length}");
+        }
+        for _ in 0..200 {
+            let mut damaged = whole.clone();
+            random.damage(&mut damaged, 4, None);
+            let _ = model(damaged);
+        }
     }
 }
 

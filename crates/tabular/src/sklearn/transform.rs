@@ -3,8 +3,56 @@
 use super::estimator::Estimator;
 use super::model::Transformer;
 use super::passthrough::Passthrough;
-use super::{column_transformer, encoder, imputer, polynomial, projection, scaler, select};
+use super::{
+    column_transformer, distribution, encoder, function, imputer, polynomial, projection, scaler,
+    select, target_encoder, text,
+};
 use tensorserve_tensor::error::Result;
+
+/// The classes of transformers, sorted.
+const TRANSFORMERS: [&str; 36] = [
+    "Binarizer",
+    "ColumnTransformer",
+    "CountVectorizer",
+    "FeatureUnion",
+    "FunctionTransformer",
+    "HashingVectorizer",
+    "Imputer",
+    "IncrementalPCA",
+    "KBinsDiscretizer",
+    "MaxAbsScaler",
+    "MinMaxScaler",
+    "MissingIndicator",
+    "Normalizer",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "PCA",
+    "PolynomialFeatures",
+    "PowerTransformer",
+    "QuantileTransformer",
+    "RFE",
+    "RFECV",
+    "RobustScaler",
+    "SelectFdr",
+    "SelectFpr",
+    "SelectFromModel",
+    "SelectFwe",
+    "SelectKBest",
+    "SelectPercentile",
+    "SequentialFeatureSelector",
+    "SimpleImputer",
+    "StandardScaler",
+    "TargetEncoder",
+    "TfidfTransformer",
+    "TfidfVectorizer",
+    "TruncatedSVD",
+    "VarianceThreshold",
+];
+
+/// Whether it is a transformer, and not a predictor.
+pub(super) fn is_transformer(estimator: &Estimator) -> bool {
+    TRANSFORMERS.binary_search(&estimator.class()).is_ok()
+}
 
 /// Reads a transformer that is given `columns` columns, if their number is known.
 pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<dyn Transformer>> {
@@ -18,11 +66,23 @@ pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<
         "PolynomialFeatures" => polynomial::read(estimator),
         "PCA" | "IncrementalPCA" | "TruncatedSVD" => projection::read(estimator),
         "SimpleImputer" | "Imputer" => imputer::read(estimator),
+        "MissingIndicator" => imputer::missing_indicator(estimator),
         "OneHotEncoder" => encoder::one_hot(estimator),
         "OrdinalEncoder" => encoder::ordinal(estimator),
+        "CountVectorizer" | "TfidfVectorizer" => text::vectorizer(estimator),
+        "HashingVectorizer" => text::hashing(estimator),
+        "TfidfTransformer" => text::tfidf_transformer(estimator, columns),
+        "TargetEncoder" => target_encoder::read(estimator),
+        "FeatureUnion" => column_transformer::union(estimator, columns),
         "ColumnTransformer" => column_transformer::read(estimator),
-        "FunctionTransformer" if estimator.find(&["func"]).is_none() => {
+        "PowerTransformer" => distribution::power(estimator),
+        "QuantileTransformer" => distribution::quantile(estimator),
+        "KBinsDiscretizer" => distribution::bins(estimator),
+        "FunctionTransformer" if checks_only(estimator) => {
             Ok(Box::new(Passthrough(count_columns(estimator, columns)?)))
+        }
+        "FunctionTransformer" => {
+            function::transformer(estimator, count_columns(estimator, columns)?)
         }
         "SelectKBest" => select::k_best(estimator),
         "SelectPercentile" => select::percentile(estimator),
@@ -38,4 +98,13 @@ pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<
 fn count_columns(estimator: &Estimator, given: Option<usize>) -> Result<usize> {
     let columns = estimator.features().or(given).filter(|columns| *columns > 0);
     columns.ok_or_else(|| estimator.unsupported("one that does not record its number of columns"))
+}
+
+/// Whether a `FunctionTransformer` returns its columns as they are: without a function, or with the one
+/// that checks the columns of a `HistGradientBoostingClassifier`.
+fn checks_only(estimator: &Estimator) -> bool {
+    let Some(function) = estimator.find(&["func"]) else { return true };
+    let inner = function.arguments().first().and_then(|inner| inner.class());
+    function.class() == Some("functools.partial")
+        && inner == Some("sklearn.utils.validation.check_array")
 }

@@ -6,10 +6,59 @@ use crate::pickle::{NumpyArray, dtype_kind};
 use tensorserve_tensor::error::Result;
 
 /// The feature of a leaf.
-const LEAF: u32 = u32::MAX >> 1;
+const LEAF: u32 = u32::MAX >> 2;
 
 /// Flag of [`FlatNode::feature`]: a missing value goes to the left.
-const MISSING_LEFT: u32 = !LEAF;
+const MISSING_LEFT: u32 = 1 << 31;
+
+/// Flag of [`FlatNode::feature`]: the node splits by categories.
+const CATEGORIES: u32 = 1 << 30;
+
+/// Words of a set of categories in a file.
+pub(super) const WORDS_OF_A_SET: usize = 8;
+
+/// A set of categories, numbers from 0 to 255.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CategorySet([u64; 4]);
+
+impl CategorySet {
+    /// The set whose bits are in 32-bit words.
+    pub(super) fn from_words(words: &[i64; WORDS_OF_A_SET]) -> Self {
+        let mut set = CategorySet::default();
+        for (word, pair) in set.0.iter_mut().zip(words.as_chunks::<2>().0) {
+            let [low, high] = pair.map(|half| u64::from(half as u32));
+            *word = low | high << 32;
+        }
+        set
+    }
+
+    /// Adds a category, if it is one.
+    pub(super) fn add(&mut self, category: f64) {
+        if (0.0..256.0).contains(&category)
+            && let Some(word) = self.0.get_mut(category as usize / 64)
+        {
+            *word |= 1 << (category as u32 % 64);
+        }
+    }
+
+    /// Whether it has `category`, rounded down.
+    fn has(&self, category: f64) -> bool {
+        (0.0..256.0).contains(&category)
+            && self
+                .0
+                .get(category as usize / 64)
+                .is_some_and(|word| word >> (category as u32 % 64) & 1 != 0)
+    }
+}
+
+/// A split by categories.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CategorySplit {
+    /// The categories that go to the left.
+    pub(super) left: CategorySet,
+    /// All that the feature had in training. Any other is a missing value.
+    pub(super) known: CategorySet,
+}
 
 /// The left child of a leaf (`sklearn.tree._tree.TREE_LEAF`).
 const TREE_LEAF: i64 = -1;
@@ -20,9 +69,10 @@ const NUMBERS_PER_NODE: usize = 5;
 /// A node or a leaf.
 #[derive(Clone, Copy)]
 struct FlatNode {
-    /// Values up to it go to the left child, which is the next node.
+    /// Values up to it go to the left child, which is the next node. With the flag [`CATEGORIES`], the
+    /// index of the split.
     threshold: f64,
-    /// The feature, or [`LEAF`]; and the flag [`MISSING_LEFT`].
+    /// The feature, or [`LEAF`]; and the flags [`MISSING_LEFT`] and [`CATEGORIES`].
     feature: u32,
     /// The index of the right child; of a leaf, where its values start.
     other: u32,
@@ -36,12 +86,15 @@ pub(super) struct SklearnTrees {
     nodes: Vec<FlatNode>,
     roots: Vec<usize>,
     values: Vec<f64>,
+    splits: Vec<CategorySplit>,
 }
 
 /// A node as a file stores it.
 pub(super) struct StoredNode {
     /// The feature and the threshold; `None` for a leaf.
     pub(super) split: Option<(i64, f64)>,
+    /// The split, if it is by categories; the threshold is not used then.
+    pub(super) categories: Option<CategorySplit>,
     pub(super) missing_left: bool,
     pub(super) left: i64,
     pub(super) right: i64,
@@ -58,7 +111,14 @@ struct OpenNode {
 
 impl SklearnTrees {
     pub(super) fn new(features: usize, width: usize) -> Self {
-        SklearnTrees { features, width, nodes: Vec::new(), roots: Vec::new(), values: Vec::new() }
+        SklearnTrees {
+            features,
+            width,
+            nodes: Vec::new(),
+            roots: Vec::new(),
+            values: Vec::new(),
+            splits: Vec::new(),
+        }
     }
 
     pub(super) fn features(&self) -> usize {
@@ -114,8 +174,14 @@ impl SklearnTrees {
                     "a tree splits by feature {feature}, which does not exist"
                 ))
             })?;
-            let missing = if node.missing_left { MISSING_LEFT } else { 0 };
-            self.nodes.push(FlatNode { threshold, feature: feature | missing, other: 0 });
+            let mut flags = if node.missing_left { MISSING_LEFT } else { 0 };
+            let mut threshold = threshold;
+            if let Some(split) = node.categories {
+                flags |= CATEGORIES;
+                threshold = self.splits.len() as f64;
+                self.splits.push(split);
+            }
+            self.nodes.push(FlatNode { threshold, feature: feature | flags, other: 0 });
             // The left child is popped first, and so is the next node.
             let depth = depth + 1;
             open.push(OpenNode { number: node.right, depth, parent: Some(index) });
@@ -135,8 +201,26 @@ impl SklearnTrees {
         (column < LEAF).then_some(column)
     }
 
+    /// Whether a row goes to the left child of a node that splits by categories.
+    fn is_left_category(&self, node: FlatNode, value: f64) -> bool {
+        let missing = node.feature & MISSING_LEFT != 0;
+        match self.splits.get(node.threshold as usize) {
+            Some(split) if split.left.has(value) => true,
+            Some(split) if split.known.has(value) => false,
+            _ => missing,
+        }
+    }
+
     /// The values of the leaf that `row` reaches in the tree with the root `root`.
     fn leaf(&self, root: usize, row: &[f64]) -> &[f64] {
+        match self.splits.is_empty() {
+            true => self.leaf_by::<false>(root, row),
+            false => self.leaf_by::<true>(root, row),
+        }
+    }
+
+    /// As [`SklearnTrees::leaf`]; only with `CATEGORICAL` are there splits by categories.
+    fn leaf_by<const CATEGORICAL: bool>(&self, root: usize, row: &[f64]) -> &[f64] {
         let mut at = root;
         while let Some(node) = self.nodes.get(at) {
             let feature = node.feature & LEAF;
@@ -145,8 +229,12 @@ impl SklearnTrees {
                 break;
             }
             let value = row.get(feature as usize).copied().unwrap_or(f64::NAN);
-            let is_left =
-                value <= node.threshold || (value.is_nan() && node.feature & MISSING_LEFT != 0);
+            let is_left = match CATEGORICAL && node.feature & CATEGORIES != 0 {
+                true => self.is_left_category(*node, value),
+                false => {
+                    value <= node.threshold || (value.is_nan() && node.feature & MISSING_LEFT != 0)
+                }
+            };
             at = if is_left { at + 1 } else { node.other as usize };
         }
         self.values.get(at..at + self.width).unwrap_or_default()
@@ -216,6 +304,7 @@ impl<'a> PickledTree<'a> {
         let nodes = feature.into_iter().zip(threshold).zip(children);
         let nodes = nodes.map(|(split, ((left, right), missing))| StoredNode {
             split: (left > TREE_LEAF).then_some(split),
+            categories: None,
             missing_left: missing != 0,
             left,
             right,

@@ -37,6 +37,7 @@ function columnsOf(sizes) {
 /** The JSON of one value as it was typed. */
 function scalar(text, spec, control) {
 	const typed = text.trim();
+	if (typed === "" && spec.may_be_missing) return "null";
 	const wrong = expected => {
 		const got = typed === "" ? "an empty value" : `“${typed.slice(0, 40)}”`;
 		throw new Invalid(`${spec.name}: ${got} is not ${expected}.`, control);
@@ -117,7 +118,7 @@ class Cells {
 			inputmode: mode,
 			autocomplete: "off",
 			spellcheck: "false",
-			placeholder: spec.dtype === "string" ? "text" : "",
+			placeholder: spec.may_be_missing ? "missing" : spec.dtype === "string" ? "text" : "",
 			...common,
 		});
 		control.value = value ?? fallback;

@@ -394,6 +394,8 @@ mod tests {
             read_only: true,
             repeatable: true,
             exact_shapes: false,
+            by_columns: None,
+            unused_columns: Vec::new(),
         }
     }
 

@@ -11,7 +11,7 @@ use flate2::bufread::DeflateDecoder;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The magic number of a file in an archive, with which archives start.
-pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
+pub(crate) const MAGIC: &[u8] = b"PK\x03\x04";
 
 const END_OF_DIRECTORY: &[u8] = b"PK\x05\x06";
 const DIRECTORY_ENTRY: &[u8] = b"PK\x01\x02";
@@ -21,11 +21,14 @@ const END_SIZE: usize = 22;
 const ENTRY_SIZE: usize = 46;
 const HEADER_SIZE: usize = 30;
 
+/// How many entries stand for that many or more.
+const MANY_ENTRIES: usize = 0xFFFF;
+
 /// The longest comment at the end of an archive.
 const LONGEST_COMMENT: usize = 65_535;
 
 /// An archive.
-pub(super) struct ZipArchive {
+pub(crate) struct ZipArchive {
     bytes: Bytes,
     entries: HashMap<String, ZipEntry>,
 }
@@ -50,7 +53,7 @@ fn number(bytes: &[u8], at: usize, size: usize) -> Option<usize> {
 
 impl ZipArchive {
     /// Reads the directory of an archive.
-    pub(super) fn open(bytes: Bytes) -> Result<Self> {
+    pub(crate) fn open(bytes: Bytes) -> Result<Self> {
         let start = bytes.len().saturating_sub(END_SIZE + LONGEST_COMMENT);
         let tail = bytes.get(start..).unwrap_or_default();
         let end = memchr::memmem::rfind(tail, END_OF_DIRECTORY);
@@ -60,8 +63,13 @@ impl ZipArchive {
             return Err(damaged("its directory is not complete"));
         };
         let mut entries = HashMap::new();
-        for _ in 0..count {
+        let mut number = 0;
+        loop {
             let entry = bytes.get(at..).filter(|rest| rest.starts_with(DIRECTORY_ENTRY));
+            if number >= count && (count < MANY_ENTRIES || entry.is_none()) {
+                break;
+            }
+            number += 1;
             let parsed = entry.and_then(parse_entry);
             let (name, entry, length) = parsed.ok_or_else(|| damaged("an entry is not valid"))?;
             entries.insert(name, entry);
@@ -70,8 +78,20 @@ impl ZipArchive {
         Ok(ZipArchive { bytes, entries })
     }
 
+    /// The names of all files.
+    #[cfg(all(test, feature = "h2o"))]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Whether the archive has a file `name`.
+    #[cfg(feature = "h2o")]
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// The content of the file `name`, of at most `max_bytes`.
-    pub(super) fn read(&self, name: &str, max_bytes: usize) -> Result<Bytes> {
+    pub(crate) fn read(&self, name: &str, max_bytes: usize) -> Result<Bytes> {
         let missing = || damaged(&format!("it has no file {name:?}"));
         let entry = self.entries.get(name).copied().ok_or_else(missing)?;
         if entry.size > max_bytes {
