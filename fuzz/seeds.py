@@ -368,6 +368,9 @@ def model_seeds(seeds: Seeds) -> None:
     files = [path.read_bytes() for path in boosters]
     files = [gzip.decompress(file) if file[:2] == b"\x1f\x8b" else file for file in files]
     seeds.smallest("xgboost", files)
+    endings = {".txt", ".json", ".pkl", ".joblib", ".model"}
+    boosters = [p for p in PLATFORMS.glob("lightgbm/*/*") if p.suffix in endings]
+    seeds.smallest("lightgbm", [p.read_bytes() for p in boosters if is_booster(p)])
     seeds.smallest("pmml", [path.read_bytes() for path in PLATFORMS.glob("pmml/*.pmml")])
     for folder in PLATFORMS.glob("spark/*/metadata"):
         metadata = next(folder.glob("part-*")).read_bytes()

@@ -58,6 +58,7 @@ WORDS = {
     "pickle": ["crates/tabular/src/pickle"],
     "sklearn": ["crates/tabular/src/sklearn", "crates/tabular/src/pickle"],
     "xgboost": ["crates/tabular/src/xgboost"],
+    "lightgbm": ["crates/tabular/src/lightgbm"],
     "pmml": ["crates/tabular/src/pmml"],
     "spark": ["crates/tabular/src/spark"],
     "onnx": ["crates/onnx/src"],

@@ -27,6 +27,9 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)));
     #[cfg(feature = "xgboost")]
     all.push(Arc::new(tensorserve_tabular::xgboost::XGBoost));
+    // Before scikit-learn, which takes any pickle.
+    #[cfg(feature = "lightgbm")]
+    all.push(Arc::new(tensorserve_tabular::lightgbm::LightGBM));
     #[cfg(feature = "sklearn")]
     all.push(Arc::new(tensorserve_tabular::sklearn::ScikitLearn));
     #[cfg(feature = "pmml")]

@@ -78,6 +78,7 @@ targets! {
     pickle = models, MODEL;
     sklearn = models, MODEL;
     xgboost = models, MODEL;
+    lightgbm = models, MODEL;
     pmml = models, MODEL;
     spark = models, SPARK;
     onnx = models, MODEL;

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_platform::{LoadOptions, Platform, RunOptions};
+use tensorserve_tabular::lightgbm::LightGBM;
 use tensorserve_tabular::pickle::{self as pickles, PickleValue};
 use tensorserve_tabular::pmml::Pmml;
 use tensorserve_tabular::sklearn::ScikitLearn;
@@ -98,6 +99,11 @@ pub fn sklearn(file: &[u8]) {
 /// XGBoost's formats: JSON, UBJSON, binary, and pickles.
 pub fn xgboost(file: &[u8]) {
     with_file("model.xgb", file, |path| load(&XGBoost, path));
+}
+
+/// LightGBM's formats: text, JSON, and pickles.
+pub fn lightgbm(file: &[u8]) {
+    with_file("model.lgb", file, |path| load(&LightGBM, path));
 }
 
 /// PMML.

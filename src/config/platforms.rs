@@ -18,6 +18,8 @@ pub const PLATFORMS: &[&str] = &[
     "mxnet",
     #[cfg(feature = "xgboost")]
     "xgboost",
+    #[cfg(feature = "lightgbm")]
+    "lightgbm",
     #[cfg(feature = "sklearn")]
     "scikitlearn",
     #[cfg(feature = "pmml")]

@@ -44,6 +44,8 @@ mod large_requests;
 mod large_responses;
 mod library_search;
 mod lifecycle;
+#[cfg(feature = "lightgbm")]
+mod lightgbm;
 mod live_batching;
 mod load_probe;
 mod memory;

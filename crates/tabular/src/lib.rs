@@ -1,4 +1,4 @@
-//! Models that are evaluated here, without the library that trained them: XGBoost,
+//! Models that are evaluated here, without the library that trained them: XGBoost, LightGBM,
 //! scikit-learn, PMML and Spark. Each is read from its file into plain data, and a run is arithmetic
 //! on that.
 //!
@@ -9,8 +9,10 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[cfg(feature = "sklearn")]
+#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
 mod labels;
+#[cfg(feature = "lightgbm")]
+pub mod lightgbm;
 #[cfg(feature = "pickle")]
 pub mod pickle;
 #[cfg(feature = "pmml")]

@@ -1,0 +1,349 @@
+//! Trees as they are evaluated: one flat list of the nodes of all of them.
+//!
+//! The children of a node are adjacent, and behind it. So a node needs one index for both, and every
+//! walk ends.
+//!
+//! The library treats values within [`ZERO_BAND`] of 0 as 0, and NaN as 0 where it is not missing.
+//! Neither is done to a row here: when a tree is added, thresholds are moved to the end of the band,
+//! and each node gets the direction in which it sends NaN.
+
+use std::collections::VecDeque;
+
+use super::damaged;
+use super::tree::{LightgbmTree, LinearLeaf, MissingType, SplitCondition, SplitNode};
+use tensorserve_tensor::error::Result;
+
+/// All trees of a model.
+#[derive(Default)]
+pub(super) struct Forest {
+    nodes: Vec<FlatNode>,
+    trees: Vec<TreeRoot>,
+    category_sets: Vec<WordRange>,
+    /// The bits of all category sets.
+    words: Vec<u32>,
+    linear_leaves: Vec<FlatLinearLeaf>,
+    /// The terms of all linear leaves.
+    terms: Vec<LinearTerm>,
+}
+
+/// A node or a leaf.
+#[derive(Clone, Copy)]
+struct FlatNode {
+    /// The threshold, up to which values go to the left; or the index of a category set; or the value
+    /// of a leaf.
+    value: f64,
+    /// The feature, with the flags [`NAN_LEFT`], [`SPECIAL`] and [`BY_CATEGORY`]. Of a leaf, one more
+    /// than its index in [`Forest::linear_leaves`], or 0.
+    feature: u32,
+    /// The index of the left child; the right one follows it. [`NO_CHILD`] marks a leaf.
+    left: u32,
+}
+
+struct TreeRoot {
+    node: u32,
+    output: u32,
+}
+
+/// A range of [`Forest::words`].
+struct WordRange {
+    start: usize,
+    end: usize,
+}
+
+/// The linear model of a leaf: a constant, and a range of [`Forest::terms`].
+struct FlatLinearLeaf {
+    constant: f64,
+    start: usize,
+    end: usize,
+}
+
+struct LinearTerm {
+    feature: u32,
+    coefficient: f64,
+}
+
+/// The number of trees that are walked in parallel.
+const LANES: usize = 8;
+
+/// Flag of [`FlatNode::feature`]: NaN goes to the left.
+const NAN_LEFT: u32 = 1 << 31;
+
+/// Flag of [`FlatNode::feature`]: the threshold alone does not decide.
+const SPECIAL: u32 = 1 << 30;
+
+/// Flag of [`FlatNode::feature`], with [`SPECIAL`]: the node splits by category. Without it, values
+/// around 0 go in the direction opposite to the one that the threshold gives them.
+const BY_CATEGORY: u32 = 1 << 29;
+
+/// The bits of [`FlatNode::feature`] that hold the feature.
+const FEATURE_BITS: u32 = BY_CATEGORY - 1;
+
+/// No node is its own child, and the first node is a root.
+const NO_CHILD: u32 = 0;
+
+/// The most features that a node can distinguish.
+pub(super) const MAX_FEATURES: usize = FEATURE_BITS as usize;
+
+/// The distance from 0 up to which values are 0: `kZeroThreshold` of the library, which is a number in
+/// single precision.
+#[allow(clippy::cast_lossless)] // Not in a constant.
+const ZERO_BAND: f64 = 1e-35_f32 as f64;
+
+impl Forest {
+    /// Adds a tree, whose values are added to output number `output`.
+    pub(super) fn add(
+        &mut self,
+        tree: &LightgbmTree,
+        output: usize,
+        features: usize,
+    ) -> Result<()> {
+        let first_word = self.words.len();
+        self.words.extend_from_slice(&tree.words);
+        let root = self.nodes.len();
+        self.nodes.push(FlatNode::EMPTY);
+        let start = if tree.splits.is_empty() { !0 } else { 0 };
+        // Indices of a node in the file and here.
+        let mut open = VecDeque::from([(start, root)]);
+        let mut visited = 0;
+        while let Some((from, to)) = open.pop_front() {
+            visited += 1;
+            if visited > tree.splits.len() + tree.leaves.len() {
+                return Err(damaged("the nodes form a cycle"));
+            }
+            let flat = match usize::try_from(from) {
+                Err(_) => self.flat_leaf(tree, !from, features)?,
+                Ok(index) => {
+                    let split = tree.splits.get(index).ok_or_else(|| {
+                        let splits = tree.splits.len();
+                        damaged(format!("node {index} does not exist; there are {splits}"))
+                    })?;
+                    let left = self.nodes.len();
+                    self.nodes.extend([FlatNode::EMPTY; 2]);
+                    open.extend([(split.left, left), (split.right, left + 1)]);
+                    self.flat_split(split, features, left, first_word)?
+                }
+            };
+            if let Some(slot) = self.nodes.get_mut(to) {
+                *slot = flat;
+            }
+        }
+        self.trees.push(TreeRoot { node: to_u32(root)?, output: to_u32(output)? });
+        Ok(())
+    }
+
+    fn flat_leaf(&mut self, tree: &LightgbmTree, leaf: i64, features: usize) -> Result<FlatNode> {
+        let index = usize::try_from(leaf).unwrap_or(usize::MAX);
+        let value = *tree.leaves.get(index).ok_or_else(|| {
+            let leaves = tree.leaves.len();
+            damaged(format!("leaf {leaf} does not exist; there are {leaves}"))
+        })?;
+        let feature = match tree.linear.get(index) {
+            None => 0,
+            Some(linear) => self.add_linear_leaf(linear, features)?,
+        };
+        Ok(FlatNode { value, feature, left: NO_CHILD })
+    }
+
+    /// Adds the linear model of a leaf, and returns one more than its index.
+    fn add_linear_leaf(&mut self, leaf: &LinearLeaf, features: usize) -> Result<u32> {
+        let start = self.terms.len();
+        for &(feature, coefficient) in &leaf.terms {
+            self.terms.push(LinearTerm { feature: checked(feature, features)?, coefficient });
+        }
+        let end = self.terms.len();
+        self.linear_leaves.push(FlatLinearLeaf { constant: leaf.constant, start, end });
+        to_u32(self.linear_leaves.len())
+    }
+
+    /// The node whose left child has the index `left`. The words of its tree begin at `first_word`.
+    fn flat_split(
+        &mut self,
+        split: &SplitNode,
+        features: usize,
+        left: usize,
+        first_word: usize,
+    ) -> Result<FlatNode> {
+        let feature = checked(split.feature, features)?;
+        let (value, flags) = match split.condition {
+            SplitCondition::Number { threshold, missing, default_left } => {
+                numeric_rule(threshold, missing, default_left)
+            }
+            SplitCondition::Categories { start, end } => {
+                let range = WordRange { start: first_word + start, end: first_word + end };
+                if start > end || range.end > self.words.len() {
+                    return Err(damaged("the categories of a node are missing"));
+                }
+                self.category_sets.push(range);
+                (f64::from(to_u32(self.category_sets.len() - 1)?), SPECIAL | BY_CATEGORY)
+            }
+        };
+        Ok(FlatNode { value, feature: feature | flags, left: to_u32(left)? })
+    }
+
+    /// The number of trees.
+    pub(super) fn len(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// Removes all trees but the first `len`.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.trees.truncate(len);
+    }
+
+    /// Adds the values of all trees for `rows`, of `features` values each, to `sums`, which has
+    /// `outputs` values for each row.
+    pub(super) fn add_to(&self, sums: &mut [f64], outputs: usize, rows: &[f64], features: usize) {
+        // Trees in the outer loop, so that a few of them stay in the cache for all rows.
+        for trees in self.trees.chunks(LANES) {
+            let sums = sums.chunks_exact_mut(outputs);
+            for (sums, row) in sums.zip(rows.chunks_exact(features)) {
+                let leaves = self.leaves_of(trees, row);
+                for (tree, leaf) in trees.iter().zip(leaves) {
+                    if let Some(sum) = sums.get_mut(tree.output as usize) {
+                        *sum += self.value_of(leaf, row);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The value of `leaf` for `row`.
+    #[inline]
+    fn value_of(&self, leaf: usize, row: &[f64]) -> f64 {
+        let Some(&FlatNode { value, feature, .. }) = self.nodes.get(leaf) else { return 0.0 };
+        if feature == 0 { value } else { self.linear_value(feature as usize - 1, value, row) }
+    }
+
+    /// The value of the linear model of a leaf; `value` if one of its features is NaN.
+    fn linear_value(&self, linear: usize, value: f64, row: &[f64]) -> f64 {
+        let Some(leaf) = self.linear_leaves.get(linear) else { return value };
+        let terms = self.terms.get(leaf.start..leaf.end).unwrap_or_default();
+        let mut sum = leaf.constant;
+        for term in terms {
+            let x = row.get(term.feature as usize).copied().unwrap_or(f64::NAN);
+            if x.is_nan() {
+                return value;
+            }
+            sum += term.coefficient * if is_zero(x) { 0.0 } else { x };
+        }
+        sum
+    }
+
+    /// The leaves that `row` reaches in `trees`, of which there are at most [`LANES`]. That many are
+    /// walked in parallel, as each step depends on the one before.
+    #[inline]
+    fn leaves_of(&self, trees: &[TreeRoot], row: &[f64]) -> [usize; LANES] {
+        let mut lanes = [0; LANES];
+        lanes.iter_mut().zip(trees).for_each(|(node, tree)| *node = tree.node as usize);
+        if trees.len() < LANES {
+            for node in lanes.iter_mut().take(trees.len()) {
+                *node = self.leaf_of(*node, row);
+            }
+            return lanes;
+        }
+        loop {
+            // Not a comparison of the arrays, for which the compiler calls a function.
+            let mut moved = 0;
+            for node in &mut lanes {
+                let next = self.child_of(*node, row);
+                moved |= next ^ *node;
+                *node = next;
+            }
+            if moved == 0 {
+                return lanes;
+            }
+        }
+    }
+
+    /// The leaf that `row` reaches from `node`.
+    fn leaf_of(&self, mut node: usize, row: &[f64]) -> usize {
+        loop {
+            let next = self.child_of(node, row);
+            if next == node {
+                return node;
+            }
+            node = next;
+        }
+    }
+
+    /// The child of `node` that `row` goes to; of a leaf, the leaf. The choice between left and right
+    /// is arithmetic, as a branch could not be predicted.
+    #[inline]
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // For NaN.
+    fn child_of(&self, node: usize, row: &[f64]) -> usize {
+        let Some(&FlatNode { feature, value, left }) = self.nodes.get(node) else { return node };
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f64::NAN);
+        let mut is_left = if feature & NAN_LEFT == 0 { x <= value } else { !(x > value) };
+        if feature & SPECIAL != 0 && left != NO_CHILD {
+            is_left = if feature & BY_CATEGORY == 0 {
+                is_left ^ is_zero(x)
+            } else {
+                self.is_in_set(value, x)
+            };
+        }
+        let next = left as usize + usize::from(!is_left);
+        if left == NO_CHILD { node } else { next }
+    }
+
+    /// Whether the category `x` is in the category set with the index `set`. Fractions are cut off, so
+    /// -0.5 is category 0.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn is_in_set(&self, set: f64, x: f64) -> bool {
+        // The library converts to a 32-bit integer; on the processors that it is built for, what does
+        // not fit becomes a negative one.
+        if !(x > -1.0 && x < -f64::from(i32::MIN)) {
+            return false;
+        }
+        let (word, bit) = word_and_bit(x as u32);
+        let set = self.category_sets.get(set as usize);
+        let words = set.and_then(|set| self.words.get(set.start..set.end));
+        words.and_then(|words| words.get(word)).is_some_and(|word| word & bit != 0)
+    }
+}
+
+impl FlatNode {
+    const EMPTY: FlatNode = FlatNode { value: 0.0, feature: 0, left: NO_CHILD };
+}
+
+/// The threshold and the flags of a node that compares numbers.
+fn numeric_rule(threshold: f64, missing: MissingType, default_left: bool) -> (f64, u32) {
+    // NaN is never below a threshold, and no value is.
+    let threshold = if threshold.is_nan() { f64::NEG_INFINITY } else { threshold };
+    let zero_left = threshold >= 0.0;
+    // All values of the band are on the side of 0.
+    let threshold = match () {
+        () if zero_left => threshold.max(ZERO_BAND),
+        () if threshold >= -ZERO_BAND => (-ZERO_BAND).next_down(),
+        () => threshold,
+    };
+    let (nan_left, is_special) = match missing {
+        MissingType::None => (zero_left, false),
+        MissingType::Zero => (default_left, default_left != zero_left),
+        MissingType::Nan => (default_left, false),
+    };
+    let flags = if nan_left { NAN_LEFT } else { 0 } | if is_special { SPECIAL } else { 0 };
+    (threshold, flags)
+}
+
+fn is_zero(x: f64) -> bool {
+    x.abs() <= ZERO_BAND
+}
+
+/// The index of the word and the bit of a category in its set.
+pub(super) fn word_and_bit(category: u32) -> (usize, u32) {
+    ((category / u32::BITS) as usize, 1 << (category % u32::BITS))
+}
+
+/// `feature` as the index of one of `features`.
+fn checked(feature: usize, features: usize) -> Result<u32> {
+    if feature >= features.min(MAX_FEATURES) {
+        return Err(damaged(format!(
+            "feature {feature} does not exist; the number of features is {features}"
+        )));
+    }
+    to_u32(feature)
+}
+
+fn to_u32(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| damaged("the model has more than 2^32 nodes"))
+}
