@@ -371,6 +371,9 @@ def model_seeds(seeds: Seeds) -> None:
     endings = {".txt", ".json", ".pkl", ".joblib", ".model"}
     boosters = [p for p in PLATFORMS.glob("lightgbm/*/*") if p.suffix in endings]
     seeds.smallest("lightgbm", [p.read_bytes() for p in boosters if is_booster(p)])
+    catboost = [p for p in PLATFORMS.glob("catboost/made/*") if p.suffix in {".cbm", ".json"}]
+    catboost = [p for p in catboost if p.name not in {"cases.json", "texts.json"}]
+    seeds.smallest("catboost", [path.read_bytes() for path in catboost])
     seeds.smallest("pmml", [path.read_bytes() for path in PLATFORMS.glob("pmml/*.pmml")])
     for folder in PLATFORMS.glob("spark/*/metadata"):
         metadata = next(folder.glob("part-*")).read_bytes()

@@ -59,6 +59,7 @@ WORDS = {
     "sklearn": ["crates/tabular/src/sklearn", "crates/tabular/src/pickle"],
     "xgboost": ["crates/tabular/src/xgboost"],
     "lightgbm": ["crates/tabular/src/lightgbm"],
+    "catboost": ["crates/tabular/src/catboost"],
     "pmml": ["crates/tabular/src/pmml"],
     "spark": ["crates/tabular/src/spark"],
     "onnx": ["crates/onnx/src"],

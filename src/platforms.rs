@@ -30,6 +30,8 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     // Before scikit-learn, which takes any pickle.
     #[cfg(feature = "lightgbm")]
     all.push(Arc::new(tensorserve_tabular::lightgbm::LightGBM));
+    #[cfg(feature = "catboost")]
+    all.push(Arc::new(tensorserve_tabular::catboost::CatBoost));
     #[cfg(feature = "sklearn")]
     all.push(Arc::new(tensorserve_tabular::sklearn::ScikitLearn));
     #[cfg(feature = "pmml")]

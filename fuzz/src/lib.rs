@@ -79,6 +79,7 @@ targets! {
     sklearn = models, MODEL;
     xgboost = models, MODEL;
     lightgbm = models, MODEL;
+    catboost = models, MODEL;
     pmml = models, MODEL;
     spark = models, SPARK;
     onnx = models, MODEL;

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_platform::{LoadOptions, Platform, RunOptions};
+use tensorserve_tabular::catboost::CatBoost;
 use tensorserve_tabular::lightgbm::LightGBM;
 use tensorserve_tabular::pickle::{self as pickles, PickleValue};
 use tensorserve_tabular::pmml::Pmml;
@@ -104,6 +105,11 @@ pub fn xgboost(file: &[u8]) {
 /// LightGBM's formats: text, JSON, and pickles.
 pub fn lightgbm(file: &[u8]) {
     with_file("model.lgb", file, |path| load(&LightGBM, path));
+}
+
+/// CatBoost's formats: binary, and JSON.
+pub fn catboost(file: &[u8]) {
+    with_file("model.cbm", file, |path| load(&CatBoost, path));
 }
 
 /// PMML.

@@ -20,6 +20,8 @@ pub const PLATFORMS: &[&str] = &[
     "xgboost",
     #[cfg(feature = "lightgbm")]
     "lightgbm",
+    #[cfg(feature = "catboost")]
+    "catboost",
     #[cfg(feature = "sklearn")]
     "scikitlearn",
     #[cfg(feature = "pmml")]

@@ -27,6 +27,8 @@ mod bad_values;
 mod batch_faults;
 mod batch_threads;
 mod batching;
+#[cfg(feature = "catboost")]
+mod catboost;
 mod certificates;
 mod cli;
 mod clients;

@@ -1,4 +1,4 @@
-//! Models that are evaluated here, without the library that trained them: XGBoost, LightGBM,
+//! Models that are evaluated here, without the library that trained them: XGBoost, LightGBM, CatBoost,
 //! scikit-learn, PMML and Spark. Each is read from its file into plain data, and a run is arithmetic
 //! on that.
 //!
@@ -9,7 +9,9 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
+#[cfg(feature = "catboost")]
+pub mod catboost;
+#[cfg(any(feature = "sklearn", feature = "lightgbm", feature = "catboost"))]
 mod labels;
 #[cfg(feature = "lightgbm")]
 pub mod lightgbm;

@@ -1,0 +1,97 @@
+//! CatBoost models, evaluated without the library.
+//!
+//! * [`mod@format`] finds the file of a model and detects its format;
+//! * [`cbm`] reads the binary format with [`flatbuffer`], [`json`] the other; both make a [`document`];
+//! * [`inputs`] reads requests, [`features`] compares their values with borders, with [`ctr`] and
+//!   [`mod@hash`] for categories; [`trees`], [`output`] and [`model`] evaluate a model.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+mod cbm;
+mod ctr;
+mod document;
+mod features;
+mod flatbuffer;
+mod format;
+mod hash;
+mod inputs;
+mod json;
+mod model;
+mod output;
+mod rows;
+mod trees;
+
+/// The `catboost` platform.
+pub struct CatBoost;
+
+impl Platform for CatBoost {
+    fn name(&self) -> &'static str {
+        "catboost"
+    }
+
+    fn title(&self) -> &'static str {
+        "CatBoost"
+    }
+
+    fn describe(&self) -> Result<String> {
+        Ok("CatBoost, built-in evaluator".to_owned())
+    }
+
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&format::CATBOOST_ENDINGS) || !format::find_by_content(place).is_empty()
+    }
+
+    fn takes_threads(&self) -> bool {
+        false
+    }
+
+    fn check(&self, folder: &Path) -> Completeness {
+        match files::check(folder, &format::CATBOOST_ENDINGS) {
+            Completeness::Missing(what) => match format::find(folder) {
+                Ok(_) => Completeness::Complete,
+                Err(error) if error.code() == Code::NotFound => Completeness::Missing(what),
+                Err(error) => Completeness::Broken(error),
+            },
+            found @ (Completeness::Complete | Completeness::Broken(_)) => found,
+        }
+    }
+
+    fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
+        let (model, bytes) = format::read(folder)?;
+        Ok(Inspection {
+            signatures: vec![model.signature()?],
+            written_by: model.written_by,
+            bytes,
+            external_ops: Vec::new(),
+        })
+    }
+
+    fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
+        let (model, bytes) = format::read(folder)?;
+        Ok(Loaded {
+            signatures: vec![model.signature()?],
+            executable: Arc::new(model),
+            bytes,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
+    }
+}
+
+/// The error for a damaged file.
+fn damaged(message: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(Code::DataLoss, message)
+}
+
+/// The error for an intact model that cannot be evaluated.
+fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(Code::Unimplemented, message)
+}
+
+#[cfg(test)]
+mod tests;
