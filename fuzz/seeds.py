@@ -14,6 +14,7 @@ import pathlib
 import struct
 import sys
 import tarfile
+import zipfile
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -56,6 +57,13 @@ class Seeds:
     def smallest(self, target: str, contents: list[bytes]) -> None:
         for content in sorted(contents, key=len):
             self.add(target, content)
+
+
+def files_of(archive: pathlib.Path) -> bytes:
+    """The files of an archive in the form of the target `h2o`."""
+    with zipfile.ZipFile(archive) as files:
+        names = [name for name in files.namelist() if not name.endswith("_aux.bin")]
+        return SEPARATOR.join(name.encode() + b"\n" + files.read(name) for name in names)
 
 
 def cases(name: str):
@@ -382,6 +390,9 @@ def model_seeds(seeds: Seeds) -> None:
     metadata = next(PLATFORMS.glob("spark/ml_linear/metadata/part-*")).read_bytes()
     for path in PLATFORMS.glob("spark/parquet/*"):
         seeds.add("spark", metadata + SEPARATOR + path.read_bytes())
+    mojos = sorted(PLATFORMS.glob("h2o/*.zip"))
+    seeds.smallest("h2o", [files_of(path) for path in mojos])
+    seeds.add("h2o", min(mojos, key=lambda path: path.stat().st_size).read_bytes())
     seeds.smallest("onnx", [path.read_bytes() for path in DATA.rglob("*.onnx")])
     for symbol in DATA.rglob("*-symbol.json"):
         params = next(symbol.parent.glob("*.params")).read_bytes()

@@ -62,6 +62,7 @@ WORDS = {
     "catboost": ["crates/tabular/src/catboost"],
     "pmml": ["crates/tabular/src/pmml"],
     "spark": ["crates/tabular/src/spark"],
+    "h2o": ["crates/tabular/src/h2o", "crates/tabular/src/zip.rs"],
     "onnx": ["crates/onnx/src"],
     "mxnet": ["crates/onnx/src/mxnet"],
     "saved_model": ["crates/tensorflow/src/saved_model.rs", "crates/tensorflow/src/graph.rs"],

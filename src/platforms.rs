@@ -38,6 +38,8 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     all.push(Arc::new(tensorserve_tabular::pmml::Pmml));
     #[cfg(feature = "spark")]
     all.push(Arc::new(tensorserve_tabular::spark::Spark));
+    #[cfg(feature = "h2o")]
+    all.push(Arc::new(tensorserve_tabular::h2o::H2o));
     all
 }
 

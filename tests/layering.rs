@@ -260,6 +260,7 @@ const RECURSIVE: &[(&str, &str, &str)] = &[
     ("tabular", "sklearn::one_against", "sklearn::compile"),
     ("tabular", "sklearn::stacking", "sklearn::compile"),
     ("tabular", "sklearn::wrapper", "sklearn::compile"),
+    ("tabular", "h2o::ensemble", "h2o::model"), // Its members are models.
 ];
 
 fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {

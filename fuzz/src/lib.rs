@@ -82,6 +82,7 @@ targets! {
     catboost = models, MODEL;
     pmml = models, MODEL;
     spark = models, SPARK;
+    h2o = models, MODEL;
     onnx = models, MODEL;
     mxnet = models, MODEL;
     saved_model = models, MODEL;

@@ -8,6 +8,7 @@ use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_platform::{LoadOptions, Platform, RunOptions};
 use tensorserve_tabular::catboost::CatBoost;
+use tensorserve_tabular::h2o::H2o;
 use tensorserve_tabular::lightgbm::LightGBM;
 use tensorserve_tabular::pickle::{self as pickles, PickleValue};
 use tensorserve_tabular::pmml::Pmml;
@@ -125,6 +126,45 @@ pub fn spark(input: &[u8]) {
         write(folder, "spark/data/part-00000.parquet", data);
         load(&Spark, &folder.join("spark"));
     });
+}
+
+/// MOJOs: an archive; or the files of one, with a line of dashes between them, each after a line with its
+/// name.
+pub fn h2o(input: &[u8]) {
+    if input.starts_with(b"PK") {
+        return with_file("model.mojo", input, |path| load(&H2o, path));
+    }
+    let mut files = Vec::new();
+    let mut rest = input;
+    while !rest.is_empty() {
+        let (file, others) = split(rest, SEPARATOR);
+        files.push(split(file, b"\n"));
+        rest = others;
+    }
+    with_file("model.mojo", &archive_of(&files), |path| load(&H2o, path));
+}
+
+/// A zip archive of files by their names, which are not compressed. What is too long for it is left out.
+fn archive_of(files: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let (mut bytes, mut directory, mut count) = (Vec::new(), Vec::new(), 0_u16);
+    for (name, content) in files {
+        let (Ok(size), Ok(length)) = (u32::try_from(content.len()), u16::try_from(name.len()))
+        else {
+            continue;
+        };
+        let at = u32::try_from(bytes.len()).expect("the input is short");
+        let sizes = [size.to_le_bytes(), size.to_le_bytes()].concat();
+        let names = [&length.to_le_bytes()[..], &[0; 2]].concat();
+        bytes.extend([&b"PK\x03\x04"[..], &[0; 22], &names, name, content].concat());
+        let ends = [&[0; 10][..], &at.to_le_bytes(), name].concat();
+        directory.extend([&b"PK\x01\x02"[..], &[0; 16], &sizes, &names, &ends].concat());
+        count += 1;
+    }
+    let start = u32::try_from(bytes.len()).expect("the input is short");
+    let counts = [count.to_le_bytes(), [0; 2], [0; 2]].concat();
+    bytes.extend(directory);
+    bytes.extend([&b"PK\x05\x06"[..], &[0; 6], &counts, &start.to_le_bytes(), &[0; 2]].concat());
+    bytes
 }
 
 fn write(folder: &Path, name: &str, content: &[u8]) {

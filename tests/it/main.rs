@@ -40,6 +40,8 @@ mod digits;
 mod entry_points;
 mod external_ops;
 mod fetch_command;
+#[cfg(feature = "h2o")]
+mod h2o;
 mod https;
 mod isolation;
 mod large_requests;

@@ -176,7 +176,7 @@ fn a_list_of_models_is_served_without_those_for_other_platforms() {
     let path = |name: &str| data(MODELS).join(name);
     let list = json!({"model_config_list": [
         {"name": "default", "base_path": "/replaced/by/the/later/one"},
-        {"name": "boosted", "base_path": "/m", "platform": "h2o"},
+        {"name": "boosted", "base_path": "/m", "platform": "caffe2"},
         {"name": "default", "base_path": path("simplest_model"), "platform": "tensorflow"},
         {"name": "images", "base_path": path("deep_image_model")},
     ]});
@@ -193,7 +193,7 @@ fn a_list_of_models_is_served_without_those_for_other_platforms() {
     assert_eq!(names, ["default", "images"]);
     let log = fs::read_to_string(log).expect("the log");
     for part in [
-        "model boosted: platform h2o is not built in: its models run in H2O's own server only",
+        "model boosted: platform \"caffe2\" is unknown; the platforms are: ",
         "model default is listed twice; /replaced/by/the/later/one is ignored",
     ] {
         assert!(log.contains(part), "{part:?} is not in: {log}");

@@ -1,5 +1,5 @@
 //! Models that are evaluated here, without the library that trained them: XGBoost, LightGBM, CatBoost,
-//! scikit-learn, PMML and Spark. Each is read from its file into plain data, and a run is arithmetic
+//! scikit-learn, PMML, Spark and H2O. Each is read from its file into plain data, and a run is arithmetic
 //! on that.
 //!
 //! Each platform has a Cargo feature. No code in a model file is executed.
@@ -11,6 +11,8 @@
 
 #[cfg(feature = "catboost")]
 pub mod catboost;
+#[cfg(feature = "h2o")]
+pub mod h2o;
 #[cfg(any(feature = "sklearn", feature = "lightgbm", feature = "catboost"))]
 mod labels;
 #[cfg(feature = "lightgbm")]
@@ -23,9 +25,9 @@ pub mod pmml;
 pub mod sklearn;
 #[cfg(feature = "spark")]
 pub mod spark;
-#[cfg(all(test, any(feature = "pickle", feature = "pmml", feature = "spark")))]
+#[cfg(all(test, any(feature = "h2o", feature = "pickle", feature = "pmml", feature = "spark")))]
 mod testing;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;
-#[cfg(feature = "pickle")]
+#[cfg(any(feature = "h2o", feature = "pickle"))]
 mod zip;

@@ -205,12 +205,11 @@ mod tests {
     #[test]
     fn what_cannot_be_served_is_refused() {
         let unknown = format!(
-            "platform \"torch\" is unknown; the platforms are: {}",
+            "platform \"caffe2\" is unknown; the platforms are: {}",
             crate::config::PLATFORMS.join(", ")
         );
         for (arguments, part) in [
-            (&["--model_platform=h2o"][..], "platform h2o is not built in"),
-            (&["--model_platform=torch"], &unknown),
+            (&["--model_platform=caffe2"][..], unknown.as_str()),
             (&["--model_base_path=hdfs:///models/m"], "is not a directory of this machine"),
             (&["--model_base_path=swift://bucket/m"], "from swift:// and name the directory"),
             (&["--model_name=a/b"], "a name must not be empty or contain / or :"),

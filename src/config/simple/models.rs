@@ -177,7 +177,7 @@ mod tests {
                {\"name\": \"b\", \"base_path\": \"/b\", \"platform\": \"tensorflow\",
                 \"custom_op_paths\": \"/ops, /more\", \"session_config\": {\"allow_growth\": false}},
                {\"name\": \"a\", \"base_path\": \"./new\", \"colour\": 1},
-               {\"name\": \"x\", \"base_path\": \"/x\", \"platform\": \"h2o\"},
+               {\"name\": \"x\", \"base_path\": \"/x\", \"platform\": \"caffe2\"},
                {\"name\": \"h\", \"base_path\": \"hdfs:///h\"}]}",
         )
         .expect("valid");
@@ -187,8 +187,8 @@ mod tests {
         let ops = list.settings.server.custom_op_paths.expect("some").0;
         assert_eq!(ops, [Path::new("/ops"), Path::new("/more")]);
         assert_eq!(list.notes.len(), 2, "{:?}", list.notes);
-        let [h2o, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
-        assert!(h2o.contains("platform h2o is not built in"), "{h2o}");
+        let [caffe, hdfs] = list.refused.as_slice() else { panic!("{:?}", list.refused) };
+        assert!(caffe.contains("platform \"caffe2\" is unknown"), "{caffe}");
         assert!(hdfs.contains("hdfs:///h is not a directory of this machine"), "{hdfs}");
     }
 

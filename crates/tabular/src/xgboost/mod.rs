@@ -3,7 +3,8 @@
 //! * [`mod@format`] finds the file of a model and detects its format;
 //! * [`json`] and [`ubjson`] read documents into [`document`] values, and [`learner`] reads the
 //!   model in them; [`binary`] reads the binary format, and [`pickle`] finds any of them in a pickle;
-//! * [`forest`], [`objective`] and [`model`] evaluate a model.
+//! * [`forest`], [`objective`] and [`model`] evaluate a model; `embedded` is for those inside the models of
+//!   other platforms.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -14,6 +15,8 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 mod binary;
 mod document;
+#[cfg(feature = "h2o")]
+pub(crate) mod embedded;
 mod encoding;
 mod forest;
 mod format;

@@ -38,6 +38,8 @@ pub(super) struct XgboostModel {
     transform: PredictionTransform,
     /// The initial sum of each output.
     base: Vec<f32>,
+    #[cfg(feature = "h2o")]
+    version: LibraryVersion,
 }
 
 /// What computes the sums of a row.
@@ -119,6 +121,8 @@ impl LearnerParameters {
             booster,
             transform: objective.transform,
             base,
+            #[cfg(feature = "h2o")]
+            version: self.version,
         })
     }
 }
@@ -136,6 +140,24 @@ impl XgboostModel {
             vec![input.with_missing_values()],
             vec![TensorSpec::new(OUTPUT, DType::Float, outputs)],
         )
+    }
+
+    /// The initial sum of each output.
+    #[cfg(feature = "h2o")]
+    pub(super) fn base(&self) -> &[f32] {
+        &self.base
+    }
+
+    /// How sums become predictions.
+    #[cfg(feature = "h2o")]
+    pub(super) fn transform(&self) -> PredictionTransform {
+        self.transform
+    }
+
+    /// The version of the library that wrote the model.
+    #[cfg(feature = "h2o")]
+    pub(super) fn version(&self) -> LibraryVersion {
+        self.version
     }
 
     /// How many numbers the prediction of a row has.
@@ -157,13 +179,17 @@ impl XgboostModel {
             for sums in sums.chunks_exact_mut(outputs) {
                 sums.copy_from_slice(&self.base);
             }
-            match &self.booster {
-                Booster::Trees(forest) => forest.add_to(sums, outputs, rows, self.features),
-                Booster::Linear(weights) => {
-                    add_products(weights, sums, outputs, rows, self.features)
-                }
-            }
+            self.add_to(sums, rows);
             self.transform.apply(sums, outputs, &mut push);
+        }
+    }
+
+    /// Adds what the booster makes of `rows` to `sums`.
+    pub(super) fn add_to(&self, sums: &mut [f32], rows: &[f32]) {
+        let outputs = self.base.len();
+        match &self.booster {
+            Booster::Trees(forest) => forest.add_to(sums, outputs, rows, self.features),
+            Booster::Linear(weights) => add_products(weights, sums, outputs, rows, self.features),
         }
     }
 
