@@ -23,7 +23,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("store", &["archive", "tensor"]),
     ("platform", &["tensor"]),
     ("probe", &["os", "platform", "tensor"]),
-    ("tensorflow", &["os", "platform", "proto", "tensor"]),
+    ("tensorflow", &["os", "platform", "preprocessing", "proto", "tensor"]),
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("mlflow", &["platform", "tensor"]),

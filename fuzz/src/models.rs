@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
-use tensorserve_platform::{LoadOptions, Platform, RunOptions};
+use tensorserve_platform::{LoadOptions, Place, Platform, RunOptions};
 use tensorserve_tabular::catboost::CatBoost;
 use tensorserve_tabular::h2o::H2o;
 use tensorserve_tabular::lightgbm::LightGBM;
@@ -236,5 +236,10 @@ pub fn saved_model(input: &[u8]) {
         let path = folder.join("saved_model");
         let _ = TENSORFLOW.check(&path);
         let _ = TENSORFLOW.inspect(&path, &options);
+        // The same bytes as a frozen graph.
+        write(folder, "frozen/model.graphdef", graph);
+        let path = folder.join("frozen");
+        let _ = TENSORFLOW.recognises(&Place::new(&path));
+        let _ = TENSORFLOW.check(&path);
     });
 }

@@ -105,6 +105,7 @@ mod store_faults;
 #[cfg(feature = "stores")]
 mod stores;
 mod support;
+mod tensorflow_files;
 mod tfs_binary;
 mod tfs_cases;
 mod tfs_metrics;

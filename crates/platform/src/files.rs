@@ -112,6 +112,17 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
     }
 }
 
+/// The first bytes of `file`, at most `count`.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn head(file: &Path, count: usize) -> std::io::Result<Vec<u8>> {
+    let mut head = vec![0; count];
+    let read = File::open(file)?.read_at(&mut head, 0)?;
+    head.truncate(read);
+    Ok(head)
+}
+
 /// The whole content of `file`.
 ///
 /// # Errors

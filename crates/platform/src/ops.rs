@@ -23,6 +23,12 @@ impl OpPolicy {
         names(&self.deny, op, is_external) && !names(&self.allow, op, is_external)
     }
 
+    /// Whether a model may be refused for its operations.
+    #[must_use]
+    pub fn refuses_any(&self) -> bool {
+        !self.deny.is_empty()
+    }
+
     /// Whether the external operation `op` is reported.
     #[must_use]
     pub fn reports(&self, op: &str) -> bool {

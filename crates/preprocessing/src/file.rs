@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -32,11 +33,16 @@ pub(super) fn find(path: &Path) -> Option<PathBuf> {
 }
 
 /// The parsed file.
+#[derive(Default)]
 pub(super) struct StepsFile {
     /// The tables `[[preprocess]]`, in order.
     pub(super) preprocess: Vec<StepTable>,
     /// The tables `[[postprocess]]`, in order.
     pub(super) postprocess: Vec<StepTable>,
+    /// The tables `[[signature.inputs]]`, in order.
+    pub(super) inputs: Vec<StepTable>,
+    /// The tables `[[signature.outputs]]`, in order.
+    pub(super) outputs: Vec<StepTable>,
 }
 
 /// The table of one step. Its entries are taken one by one; any that is left is a mistake.
@@ -92,8 +98,8 @@ impl StepsFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, is not valid TOML, or has other keys than `preprocess` and
-    /// `postprocess`, with the line.
+    /// If it cannot be read, is not valid TOML, or has other keys than `preprocess`, `postprocess`
+    /// and `signature`, with the line.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         let at = |offset: usize| Location::new(path, &text, offset);
@@ -101,35 +107,70 @@ impl StepsFile {
             let start = e.span().map_or(0, |span| span.start);
             at(start).error(e.message().to_owned())
         })?;
-        let mut file = StepsFile { preprocess: Vec::new(), postprocess: Vec::new() };
+        let mut file = StepsFile::default();
         for (key, value) in table.get_ref() {
             let location = at(key.span().start);
-            let steps = match &**key.get_ref() {
-                "preprocess" => &mut file.preprocess,
-                "postprocess" => &mut file.postprocess,
+            match &**key.get_ref() {
+                "preprocess" => file.preprocess = tables("preprocess", value, &location, at)?,
+                "postprocess" => file.postprocess = tables("postprocess", value, &location, at)?,
+                "signature" => file.read_signature(value.get_ref(), &location, at)?,
                 other => {
                     return Err(location.error(format_args!(
-                        "unknown key {other:?}; this file may have [[preprocess]] and \
-                         [[postprocess]] (settings of the server belong in the file that --config \
-                         names)"
+                        "unknown key {other:?}; this file may have [[preprocess]], [[postprocess]] \
+                         and [[signature.inputs]] (settings of the server belong in the file that \
+                         --config names)"
                     )));
                 }
-            };
-            let key = key.get_ref();
-            let not_tables =
-                || location.error(format_args!("write [[{key}]], one table for each step"));
-            for step in value.get_ref().as_array().ok_or_else(not_tables)? {
-                let line = at(step.span().start);
-                let table = step.get_ref().as_table().ok_or_else(not_tables)?;
-                steps.push(StepTable::read(table, line, at)?);
             }
         }
         Ok(file)
     }
+
+    fn read_signature(
+        &mut self,
+        value: &DeValue<'_>,
+        location: &Location,
+        at: impl Fn(usize) -> Location + Copy,
+    ) -> Result<()> {
+        let no_table = || location.error("write [[signature.inputs]], one table for each input");
+        for (key, value) in value.as_table().ok_or_else(no_table)? {
+            let location = at(key.span().start);
+            match &**key.get_ref() {
+                "inputs" => self.inputs = tables("signature.inputs", value, &location, at)?,
+                "outputs" => self.outputs = tables("signature.outputs", value, &location, at)?,
+                other => {
+                    return Err(location.error(format_args!(
+                        "unknown key {other:?}; a signature has [[signature.inputs]] and \
+                         [[signature.outputs]]"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tables in the list `key`.
+fn tables(
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+    location: &Location,
+    at: impl Fn(usize) -> Location + Copy,
+) -> Result<Vec<StepTable>> {
+    let not_tables = || location.error(format_args!("write [[{key}]], one table for each"));
+    let list = value.get_ref().as_array().ok_or_else(not_tables)?;
+    let mut tables = Vec::with_capacity(list.len());
+    for each in list {
+        let table = each.get_ref().as_table().ok_or_else(not_tables)?;
+        tables.push(StepTable::read(key, table, at(each.span().start), at)?);
+    }
+    Ok(tables)
 }
 
 impl StepTable {
+    /// Reads a table in the list `list`.
     fn read(
+        list: &str,
         table: &DeTable<'_>,
         location: Location,
         at: impl Fn(usize) -> Location,
@@ -142,8 +183,11 @@ impl StepTable {
                 location: at(key.span().start),
             });
         }
-        let mut step = StepTable { location, kind: String::new(), entries, known_keys: Vec::new() };
-        step.kind = step.text("step")?.unwrap_or_default();
+        let kind = list.to_owned();
+        let mut step = StepTable { location, kind, entries, known_keys: Vec::new() };
+        if !list.starts_with("signature") {
+            step.kind = step.text("step")?.unwrap_or_default();
+        }
         Ok(step)
     }
 
@@ -233,6 +277,27 @@ impl StepTable {
         Ok(numbers)
     }
 
+    /// The sizes of a shape in the list `key`: integers from -1 on.
+    pub(super) fn sizes(&mut self, key: &'static str) -> Result<Option<Vec<i64>>> {
+        let Some(StepTableEntry { value, location, .. }) = self.take(key) else {
+            return Ok(None);
+        };
+        let wrong = || {
+            location.error(format_args!(
+                "{key} must be a list of sizes, with -1 for one that varies; for example [-1, 4]"
+            ))
+        };
+        let TomlValue::Array(list) = value else {
+            return Err(wrong());
+        };
+        let size = |value: &TomlValue| {
+            let TomlValue::Integer(size) = value else { return None };
+            (-1..=MAX_COUNT).contains(size).then_some(*size)
+        };
+        let sizes: Option<Vec<i64>> = list.iter().map(size).collect();
+        sizes.map(Some).ok_or_else(wrong)
+    }
+
     /// The choice that the string `key` names.
     pub(super) fn choice<T: Copy>(
         &mut self,
@@ -288,7 +353,11 @@ impl StepTable {
             Some(known) => format!("; did you mean {known:?}?"),
             None => format!("; it may have {}", self.known_keys.join(", ")),
         };
-        Err(location.error(format_args!("a step {kind:?} has no key {key:?}{hint}")))
+        let what = match kind.starts_with("signature.") {
+            true => format!("[[{kind}]]"),
+            false => format!("a step {kind:?}"),
+        };
+        Err(location.error(format_args!("{what} has no key {key:?}{hint}")))
     }
 }
 

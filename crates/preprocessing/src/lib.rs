@@ -21,6 +21,7 @@ use self::output::OutputStep;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
+mod declared;
 mod file;
 mod image;
 mod input;
@@ -30,6 +31,9 @@ mod resize;
 mod specs;
 mod tokens;
 
+pub use self::declared::{
+    DeclaredOutput, DeclaredSignature, declared_signature, template, wrong_declaration,
+};
 pub use self::file::FILE_NAME;
 
 /// The signature of steps that do not name one.
@@ -62,7 +66,8 @@ pub fn load_steps(
     let Some(path) = file::find(folder) else {
         return Ok(signatures.iter().map(|_| None).collect());
     };
-    let StepsFile { preprocess, postprocess } = StepsFile::read(&path)?;
+    let StepsFile { preprocess, postprocess, inputs, outputs } = StepsFile::read(&path)?;
+    declared::check(inputs, outputs, signatures)?;
     let mut preprocess = by_signature(preprocess, signatures)?;
     let mut postprocess = by_signature(postprocess, signatures)?;
     let mut all = Vec::with_capacity(signatures.len());

@@ -213,7 +213,7 @@ fn matches_text(node: &NodeDef, name: &str, is_external: impl Fn(&[u8]) -> bool)
         None => false,
         Some(Some(Value::S(text))) => is_external(text),
         Some(Some(Value::List(list))) => list.s.iter().any(|text| is_external(text)),
-        Some(Some(Value::Func(_)) | None) => true,
+        Some(Some(Value::Func(_) | Value::Type(_) | Value::Shape(_)) | None) => true,
     }
 }
 

@@ -40,7 +40,8 @@ opaque!(
     TfOperation,
     TfTensor,
     TfLibrary,
-    TfDeviceList
+    TfDeviceList,
+    TfImportOptions
 );
 
 #[repr(C)]
@@ -156,6 +157,14 @@ api! {
     operation_by_name = b"TF_GraphOperationByName\0":
         fn(*mut TfGraph, *const c_char) -> *mut TfOperation;
     operation_outputs = b"TF_OperationNumOutputs\0": fn(*mut TfOperation) -> c_int;
+    output_type = b"TF_OperationOutputType\0": fn(TfOutput) -> c_int;
+    output_rank = b"TF_GraphGetTensorNumDims\0": fn(*mut TfGraph, TfOutput, *mut TfStatus) -> c_int;
+    output_shape = b"TF_GraphGetTensorShape\0":
+        fn(*mut TfGraph, TfOutput, *mut i64, c_int, *mut TfStatus);
+    new_import_options = b"TF_NewImportGraphDefOptions\0": fn() -> *mut TfImportOptions;
+    delete_import_options = b"TF_DeleteImportGraphDefOptions\0": fn(*mut TfImportOptions);
+    import_graph = b"TF_GraphImportGraphDef\0":
+        fn(*mut TfGraph, *const TfBuffer, *const TfImportOptions, *mut TfStatus);
     new_tensor = b"TF_NewTensor\0": fn(
         c_int, *const i64, c_int, *mut c_void, usize, Deallocator, *mut c_void
     ) -> *mut TfTensor;
@@ -480,12 +489,14 @@ impl TensorFlowSession {
     }
 
     /// Loads the graph with `tags` from the SavedModel in `folder`. `config` is a serialized
-    /// `ConfigProto` with two inter-op thread pools, of which the second restores variables.
+    /// `ConfigProto` with two inter-op thread pools, of which the second restores variables. Writes the
+    /// serialized `MetaGraphDef` to `meta`, if there is one.
     pub(super) fn load(
         api: &Arc<TensorFlowApi>,
         folder: &Path,
         tags: &[String],
         config: &[u8],
+        meta: Option<&mut Vec<u8>>,
     ) -> Result<Self> {
         let folder = c_string(&folder.to_string_lossy())?;
         let tags: Vec<CString> = tags.iter().map(|t| c_string(t)).collect::<Result<_>>()?;
@@ -498,8 +509,9 @@ impl TensorFlowSession {
             deallocator: None,
         };
         let status = Status::new(api);
-        // SAFETY: all pointers are live for the call: `options`, `folder`, `tags`, `run_options` and
-        // `status` are owned above; the metagraph output may be null. The graph and the session,
+        let meta_buffer = meta.is_some().then(|| OwnedBuffer::new(api));
+        // SAFETY: all pointers are live for the call: `options`, `folder`, `tags`, `run_options`, `status`
+        // and `meta_buffer` are owned above; the metagraph output may be null. The graph and the session,
         // which may be null, are freed when `loaded` is dropped.
         let (graph, session) = unsafe {
             let graph = (api.new_graph)();
@@ -510,14 +522,82 @@ impl TensorFlowSession {
                 tags.as_ptr(),
                 count,
                 graph,
-                ptr::null_mut(),
+                meta_buffer.as_ref().map_or(ptr::null_mut(), |buffer| buffer.raw),
                 status.raw,
             );
             (graph, session)
         };
         let loaded = TensorFlowSession { api: Arc::clone(api), graph, session };
         status.check()?;
+        if let (Some(meta), Some(buffer)) = (meta, meta_buffer) {
+            *meta = buffer.bytes();
+        }
         Ok(loaded)
+    }
+
+    /// Loads a graph without variables from a serialized `GraphDef`.
+    pub(super) fn of_graph(
+        api: &Arc<TensorFlowApi>,
+        graph_def: &[u8],
+        config: &[u8],
+    ) -> Result<Self> {
+        let options = SessionOptions::new(api, config)?;
+        let definition = TfBuffer {
+            data: graph_def.as_ptr().cast(),
+            length: graph_def.len(),
+            deallocator: None,
+        };
+        let status = Status::new(api);
+        // SAFETY: all pointers are live for the calls, which copy the definition; the import's options are
+        // freed once. The graph and the session, which may be null, are freed when `loaded` is dropped.
+        let (graph, session) = unsafe {
+            let graph = (api.new_graph)();
+            let import = (api.new_import_options)();
+            (api.import_graph)(graph, &raw const definition, import, status.raw);
+            (api.delete_import_options)(import);
+            let session = match status.check().is_ok() {
+                true => (api.new_session)(graph, options.raw, status.raw),
+                false => ptr::null_mut(),
+            };
+            (graph, session)
+        };
+        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session };
+        status.check()?;
+        Ok(loaded)
+    }
+
+    /// The number of the type of a tensor in TensorFlow's `DataType`, and its sizes as far as the graph tells
+    /// them, -1 for others; `None` for an unknown rank.
+    pub(super) fn declared(&self, endpoint: GraphEndpoint) -> (c_int, Option<Vec<i64>>) {
+        let (api, GraphEndpoint(output)) = (&*self.api, endpoint);
+        let status = Status::new(api);
+        // SAFETY: the endpoint is one of this live graph.
+        let (dtype, rank) = unsafe {
+            let dtype = (api.output_type)(output);
+            (dtype, (api.output_rank)(self.graph, output, status.raw))
+        };
+        let Ok(count) = usize::try_from(rank) else {
+            return (dtype, None);
+        };
+        let mut sizes = vec![-1; count];
+        // SAFETY: as above; `sizes` has room for `rank` numbers.
+        unsafe {
+            (api.output_shape)(self.graph, output, sizes.as_mut_ptr(), rank, status.raw);
+        }
+        (dtype, status.check().is_ok().then_some(sizes))
+    }
+
+    /// The number of outputs of an operation; 0 if there is none of this name.
+    pub(super) fn outputs_of(&self, operation: &str) -> usize {
+        let Ok(name) = c_string(operation) else {
+            return 0;
+        };
+        // SAFETY: the graph is live and the name NUL-terminated; null is handled before it is used.
+        let count = unsafe {
+            let operation = (self.api.operation_by_name)(self.graph, name.as_ptr());
+            if operation.is_null() { 0 } else { (self.api.operation_outputs)(operation) }
+        };
+        usize::try_from(count).unwrap_or(0)
     }
 
     /// Resolves `name`, which is `operation:index` or `operation` (index 0).

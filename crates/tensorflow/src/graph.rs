@@ -106,7 +106,7 @@ impl<'a> Graph<'a> {
         let by_attribute = by_attribute.flat_map(|value| match value {
             Value::Func(function) => std::slice::from_ref(function),
             Value::List(list) => list.func.as_slice(),
-            Value::S(_) => &[],
+            Value::S(_) | Value::Type(_) | Value::Shape(_) => &[],
         });
         let names = by_attribute.map(|function| function.name.as_str()).chain([node.op.as_str()]);
         for name in names {

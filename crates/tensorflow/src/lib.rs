@@ -1,8 +1,8 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
 //! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
-//! * [`saved_model`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without the
-//!   library;
+//! * [`saved_model`], [`frozen`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without
+//!   the library; [`model_files`] finds them;
 //! * [`trace`] reads profiles;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
@@ -22,13 +22,16 @@ use prost::Message;
 use self::ffi::{GraphEndpoint, RunTensors, TensorFlowApi, TensorFlowSession};
 use self::gpu::GpuSearch;
 use self::graph::StatelessOps;
+use self::model_files::{ModelFiles, ModelParts};
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
     Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded, Place,
     Platform, Profiled, RunOptions,
 };
-use tensorserve_proto::tensorflow::{ConfigProto, GpuOptions, OpList, ThreadPoolOptionProto};
+use tensorserve_proto::tensorflow::{
+    ConfigProto, GpuOptions, MetaGraphDef, OpList, ThreadPoolOptionProto,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor, TensorSpec};
 
@@ -39,8 +42,10 @@ mod config;
 mod custom_ops;
 mod external_ops;
 mod ffi;
+mod frozen;
 mod gpu;
 mod graph;
+mod model_files;
 mod saved_model;
 mod trace;
 
@@ -336,12 +341,12 @@ impl Platform for TensorFlow {
         slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
 
-    fn has_folders(&self, _: &Place) -> bool {
-        true
+    fn has_folders(&self, place: &Place) -> bool {
+        saved_model::find(place.path()).is_some()
     }
 
     fn recognises(&self, place: &Place) -> bool {
-        saved_model::exists(place.path())
+        saved_model::find(place.path()).is_some() || frozen::exists(place)
     }
 
     fn takes_threads(&self) -> bool {
@@ -349,31 +354,36 @@ impl Platform for TensorFlow {
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        saved_model::check(folder)
+        match saved_model::find(folder) {
+            Some(folder) => saved_model::check(&folder),
+            None => frozen::check(folder),
+        }
     }
 
     fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection> {
-        let meta = saved_model::read(folder, &options.tags)?;
-        let info = meta.meta_info_def.as_ref();
+        let files = ModelFiles::find(folder)?;
+        let parts = match &files {
+            ModelFiles::SavedModel(folder) => {
+                ModelParts::of(&saved_model::read(folder, &options.tags)?, options, None)?
+            }
+            // Only the runtime reads the one, and knows the outputs of the other.
+            ModelFiles::Text(_) | ModelFiles::Frozen(_) => {
+                self.open_model(&*self.runtime()?, &files, options)?.0
+            }
+        };
         Ok(Inspection {
-            written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
-            signatures: saved_model::signatures(&meta, options, None),
-            bytes: saved_model::size_of_files(folder),
-            external_ops: external_ops::check(&meta, &options.ops)?,
+            written_by: parts.written_by,
+            signatures: parts.signatures,
+            bytes: files.bytes(),
+            external_ops: parts.external_ops,
         })
     }
 
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let meta = saved_model::read(folder, &options.tags)?;
-        let external_ops = external_ops::check(&meta, &options.ops)?;
+        let files = ModelFiles::find(folder)?;
         let runtime = self.runtime()?;
-        let signatures = saved_model::signatures(&meta, options, Some(&runtime.stateless));
-        let marshalled_hooks = saved_model::has_marshalled_hooks(&meta);
-        drop(meta); // It may have a large graph, and the runtime reads its own.
-        let config = self.session_config(options.threads);
-        runtime.pools_started.call_once(|| self.start_pools(&runtime.api));
-        let session = TensorFlowSession::load(&runtime.api, folder, &options.tags, &config);
-        let session = session.map_err(with_hint)?;
+        let (parts, session) = self.open_model(&runtime, &files, options)?;
+        let ModelParts { signatures, marshalled_hooks, external_ops, .. } = parts;
         let is_known = runtime.gpus_in_use.get().is_some() || runtime.process != process::id();
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
@@ -383,10 +393,54 @@ impl Platform for TensorFlow {
         Ok(Loaded {
             executable: Arc::new(SavedModelExecutable { session, endpoints }),
             signatures,
-            bytes: saved_model::size_of_files(folder),
+            bytes: files.bytes(),
             marshalled_hooks,
             external_ops,
         })
+    }
+}
+
+impl TensorFlow {
+    /// Loads a model. What it declares is read, and checked, before anything of it is run.
+    fn open_model(
+        &self,
+        runtime: &TensorFlowRuntime,
+        files: &ModelFiles<'_>,
+        options: &LoadOptions,
+    ) -> Result<(ModelParts, TensorFlowSession)> {
+        let api = &runtime.api;
+        runtime.pools_started.call_once(|| self.start_pools(api));
+        let (config, stateless) = (self.session_config(options.threads), Some(&runtime.stateless));
+        match files {
+            ModelFiles::SavedModel(folder) => {
+                let meta = saved_model::read(folder, &options.tags)?;
+                let parts = ModelParts::of(&meta, options, stateless)?;
+                drop(meta); // It may have a large graph, and the runtime reads its own.
+                let session = TensorFlowSession::load(api, folder, &options.tags, &config, None);
+                Ok((parts, session.map_err(with_hint)?))
+            }
+            ModelFiles::Text(folder) => {
+                if options.ops.refuses_any() {
+                    return Err(saved_model::unchecked(folder));
+                }
+                let mut meta = Vec::new();
+                let session =
+                    TensorFlowSession::load(api, folder, &options.tags, &config, Some(&mut meta));
+                let session = session.map_err(with_hint)?;
+                let meta = MetaGraphDef::decode(meta.as_slice()).map_err(|e| {
+                    Error::internal("libtensorflow's copy of the graph is invalid").with_source(e)
+                })?;
+                Ok((ModelParts::of(&meta, options, stateless)?, session))
+            }
+            ModelFiles::Frozen(file) => {
+                let (mut meta, bytes) = frozen::read(file)?;
+                external_ops::check(&meta, &options.ops)?;
+                let session = TensorFlowSession::of_graph(api, &bytes, &config);
+                let session = session.map_err(with_hint)?;
+                frozen::declare(&mut meta, &session, file)?;
+                Ok((ModelParts::of(&meta, options, stateless)?, session))
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads a SavedModel's files without libtensorflow: its signatures, and whether all its files
 //! exist. Malformed files are rejected here, with typed errors, before the runtime reads them.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use prost::Message;
 
 use super::bundle;
 use super::graph::{Graph, StatelessOps, are_repeatable, need_exact_shapes};
-use tensorserve_platform::{Completeness, LoadOptions};
+use tensorserve_platform::{Completeness, LoadOptions, names_version};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
 use tensorserve_proto::tensorflow::{MetaGraphDef, SavedModel, SignatureDef, TensorInfo};
@@ -17,10 +18,16 @@ use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const FILE: &str = "saved_model.pb";
+
+/// The main file in protobuf's text format, which the runtime reads where there is no other.
+const TEXT_FILE: &str = "saved_model.pbtxt";
+
+/// The directory of a SavedModel in a version directory, in Triton's repositories.
+const TRITON_FOLDER: &str = "model.savedmodel";
 const INDEX: &str = "variables/variables.index";
 
 /// The largest protobuf message in bytes.
-const MAX_FILE_SIZE: u64 = i32::MAX as u64;
+pub(super) const MAX_FILE_SIZE: u64 = i32::MAX as u64;
 
 /// Operations that decode image files.
 const IMAGE_DECODERS: [&str; 7] = [
@@ -33,9 +40,37 @@ const IMAGE_DECODERS: [&str; 7] = [
     "DecodeAndCropJpeg",
 ];
 
-/// Whether `folder` has the main file of a SavedModel, valid or not.
-pub(super) fn exists(folder: &Path) -> bool {
-    folder.join(FILE).is_file()
+/// Where the SavedModel of the version directory `folder` is: there, or in the directory that Triton's
+/// repositories have for it. `None` if there is no main file, valid or not.
+pub(super) fn find(folder: &Path) -> Option<Cow<'_, Path>> {
+    let exists = |folder: &Path| folder.join(FILE).is_file() || folder.join(TEXT_FILE).is_file();
+    if exists(folder) {
+        return Some(folder.into());
+    }
+    let is_version = folder.file_name()?.to_str().is_some_and(names_version);
+    let inner = folder.join(TRITON_FOLDER);
+    (is_version && exists(&inner)).then(|| inner.into())
+}
+
+/// The error that operations of a SavedModel whose main file is a text cannot be refused: the runtime reads
+/// it, and runs its initialization, before they are known.
+pub(super) fn unchecked(folder: &Path) -> Error {
+    let path = folder.display();
+    Error::new(
+        Code::Unimplemented,
+        format!(
+            "{path}: operations are refused (deny_ops), which needs a {FILE}; make one of {TEXT_FILE} with \
+             `python3 -c 'import sys; from google.protobuf import text_format; from \
+             tensorflow.core.protobuf.saved_model_pb2 import SavedModel; name = sys.argv[1]; model = \
+             text_format.Parse(open(name).read(), SavedModel()); open(name[:-3], \"wb\").write(model.SerializeToString())' \
+             {path}/{TEXT_FILE}`"
+        ),
+    )
+}
+
+/// Whether the main file of the SavedModel in `folder` is a text.
+pub(super) fn is_text(folder: &Path) -> bool {
+    !folder.join(FILE).is_file()
 }
 
 /// Reads the graph that has exactly the tags `tags`.
@@ -85,6 +120,13 @@ fn sorted_tags(graph: &MetaGraphDef) -> Vec<String> {
 
 /// Whether all files that the SavedModel names exist and are long enough.
 pub(super) fn check(folder: &Path) -> Completeness {
+    if is_text(folder) {
+        // Only the runtime can read it. Models without variables have no such directory.
+        return match folder.join("variables").is_dir() {
+            true => check_variables(folder),
+            false => Completeness::Complete,
+        };
+    }
     let bytes = match fs::read(folder.join(FILE)) {
         Ok(bytes) => Bytes::from(bytes),
         Err(e) => return Completeness::Broken(read_error(FILE, &e)),

@@ -1,0 +1,68 @@
+//! The files of a model, and what they declare.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use super::graph::StatelessOps;
+use super::{external_ops, frozen, saved_model};
+use tensorserve_platform::{ExternalOp, LoadOptions};
+use tensorserve_proto::tensorflow::MetaGraphDef;
+use tensorserve_tensor::Signature;
+use tensorserve_tensor::error::Result;
+
+/// The files of a model.
+pub(super) enum ModelFiles<'a> {
+    /// The folder of a SavedModel.
+    SavedModel(Cow<'a, Path>),
+    /// The folder of a SavedModel whose main file is a text.
+    Text(Cow<'a, Path>),
+    /// The file of a frozen graph.
+    Frozen(PathBuf),
+}
+
+impl<'a> ModelFiles<'a> {
+    pub(super) fn find(folder: &'a Path) -> Result<Self> {
+        match saved_model::find(folder) {
+            Some(folder) if saved_model::is_text(&folder) => Ok(ModelFiles::Text(folder)),
+            Some(folder) => Ok(ModelFiles::SavedModel(folder)),
+            None => frozen::find(folder).map(ModelFiles::Frozen),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            ModelFiles::SavedModel(folder) | ModelFiles::Text(folder) => {
+                saved_model::size_of_files(folder)
+            }
+            ModelFiles::Frozen(file) => file.metadata().map_or(0, |meta| meta.len()),
+        }
+    }
+}
+
+/// What the files of a model declare.
+pub(super) struct ModelParts {
+    pub(super) written_by: String,
+    pub(super) signatures: Vec<Signature>,
+    pub(super) marshalled_hooks: bool,
+    pub(super) external_ops: Vec<ExternalOp>,
+}
+
+impl ModelParts {
+    /// Without `stateless`, which comes from the library, no signature is read-only.
+    ///
+    /// # Errors
+    /// If it has operations that the user refuses.
+    pub(super) fn of(
+        meta: &MetaGraphDef,
+        options: &LoadOptions,
+        stateless: Option<&StatelessOps>,
+    ) -> Result<Self> {
+        let info = meta.meta_info_def.as_ref();
+        Ok(ModelParts {
+            external_ops: external_ops::check(meta, &options.ops)?,
+            written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
+            signatures: saved_model::signatures(meta, options, stateless),
+            marshalled_hooks: saved_model::has_marshalled_hooks(meta),
+        })
+    }
+}
