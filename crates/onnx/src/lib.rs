@@ -113,7 +113,7 @@ impl Onnx {
             _ => options.threads,
         };
         let executable = OnnxExecutable {
-            session: OnnxSession::load(&api, source, threads)?,
+            session: OnnxSession::load(&api, source, threads).map_err(with_locale)?,
             inputs: TensorNames::new(signature.inputs.iter().map(|spec| &*spec.alias))?,
             outputs: TensorNames::new(signature.outputs.iter().map(|spec| &*spec.alias))?,
             signature: signature.clone(),
@@ -210,6 +210,17 @@ impl Platform for Onnx {
         }
         self.load_source(signature, &ModelSource::File(&model.file), model.bytes, options)
     }
+}
+
+/// The error of a load, with what to do about a missing locale: ONNX Runtime has no text operations without it.
+fn with_locale(error: Error) -> Error {
+    if !error.message().contains("Failed to construct locale") {
+        return error;
+    }
+    let message = "the model has operations for text, for which ONNX Runtime needs the locale en_US.UTF-8: \
+                   on Debian and Ubuntu `apt-get install locales && localedef -i en_US -f UTF-8 \
+                   en_US.UTF-8`, on RHEL and Amazon Linux `dnf install glibc-langpack-en`";
+    Error::new(error.code(), message).with_source(error)
 }
 
 /// A loaded model. `inputs` and `outputs` are the names of the signature's, in its order.

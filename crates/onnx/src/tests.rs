@@ -541,3 +541,21 @@ fn a_warning_of_every_run_is_logged_once() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains(&file.display().to_string()), "{warnings:?}");
 }
+
+/// Without the locale of text operations the error says how to get it.
+#[test]
+fn text_is_normalized_in_the_locale_of_the_model() {
+    let file = data("platforms/onnx/string_normalizer.onnx");
+    let loaded = match load(&file) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            assert!(error.message().contains("localedef -i en_US"), "{error}");
+            return;
+        }
+    };
+    let mut texts = StringsBuilder::default();
+    texts.push("ÀB".as_bytes());
+    let text = Tensor::from_strings(Shape::vector(1), texts).expect("a tensor");
+    let outputs = run(&loaded, &[text]).expect("runs");
+    assert_eq!(outputs[0].strings().expect("texts").iter().next(), Some("àb".as_bytes()));
+}
