@@ -11,9 +11,9 @@ use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
 use tensorserve_core::config::{is_store_url, model_path};
-use tensorserve_platform::{LoadOptions, Place, Platforms, names_version};
+use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platforms, names_version};
 use tensorserve_preprocessing as steps;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
 
 const SERVER: &str = "http://127.0.0.1:8500";
@@ -28,7 +28,7 @@ pub(super) fn run(
         inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = Config::new(Settings::default(), &Environment::default())?;
+    let config = Config::new(Settings::default(), environment)?;
     let options = LoadOptions {
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
         ..LoadOptions::default()
@@ -123,6 +123,9 @@ pub(super) fn models_at(
         }
     }
     if models.is_empty() {
+        if let Some(why) = ForeignFormats::explain(&real) {
+            return Err(Error::new(Code::Unimplemented, why));
+        }
         return Err(Error::not_found(format!(
             "{}: no model found; expected a directory with a saved_model.pb, a directory of numbered \
              versions, or a model file of another platform",

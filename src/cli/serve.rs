@@ -25,7 +25,7 @@ use tensorserve_auth as auth;
 use tensorserve_core::config::is_store_url;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
-use tensorserve_platform::{Gpus, Platforms};
+use tensorserve_platform::{FOREIGN, ForeignFormats, Gpus, Platforms};
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -198,11 +198,18 @@ fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// The mistake that `source` is a file of an unknown platform.
+/// The mistake that `source` is a model in a format that is not served, or a file of an unknown platform.
 fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<String> {
     let SourceConfig { path, model, .. } = source;
+    let platform = platforms.of_version(path, model.platform);
+    if platform.is_some_and(|platform| platform.name() == FOREIGN) {
+        return ForeignFormats::explain(path);
+    }
     if !path.is_file() || platforms.is_model(path, model.platform) {
         return None;
+    }
+    if let Some(why) = ForeignFormats::explain(path) {
+        return Some(why);
     }
     let (path, known) = (path.display(), config::PLATFORMS.join(", "));
     Some(format!(

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::files::Place;
+pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
 pub mod files;
+mod foreign;
 pub mod library;
 mod ops;
 mod synthetic;
@@ -318,15 +320,19 @@ pub struct OpRun {
     pub on_accelerator: bool,
 }
 
-/// The platforms built into this binary, in the order in which they are tried for a directory.
+/// The platforms built into this binary, in the order in which they are tried for a directory. The last one
+/// is [`ForeignFormats`], which explains what it does not load.
 #[derive(Clone)]
-pub struct Platforms(Vec<Arc<dyn Platform>>);
+pub struct Platforms {
+    all: Vec<Arc<dyn Platform>>,
+    foreign: Arc<dyn Platform>,
+}
 
 impl Platforms {
     /// A table of these platforms.
     #[must_use]
     pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
-        Platforms(platforms)
+        Platforms { all: platforms, foreign: Arc::new(ForeignFormats) }
     }
 
     /// The platform of the model that `path` is or contains.
@@ -340,7 +346,7 @@ impl Platforms {
     #[must_use]
     pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Arc<dyn Platform>> {
         match named {
-            Some(name) => self.0.iter().find(|p| p.name() == name),
+            Some(name) => self.all.iter().find(|p| p.name() == name),
             None => self.of_folder(path),
         }
     }
@@ -386,7 +392,8 @@ impl Platforms {
     }
 
     fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
-        self.0.iter().find(|platform| platform.recognises(place))
+        let mut all = self.all.iter().chain([&self.foreign]);
+        all.find(|platform| platform.recognises(place))
     }
 
     /// Whether the directory `place` contains models or versions: then a file next to them is not a
@@ -404,9 +411,9 @@ impl Platforms {
         })
     }
 
-    /// All of them.
+    /// All that load models.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Platform>> {
-        self.0.iter()
+        self.all.iter()
     }
 }
 
