@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pool::WorkerCall;
-use super::wire::Frame;
-use super::{HandlerError, PoolOwner, Program, Workers, environment};
+use super::pool::{WorkerCall, WorkerLimits};
+use super::wire::{Frame, RAISED};
+use super::{HandlerError, PoolOwner, Program, Subject, Workers, WorkersConfig, environment};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The numbers of the functions in `python/handlers.py`.
@@ -16,14 +16,21 @@ const HANDLER: u8 = 1;
 const INPUT_HANDLER: u8 = 2;
 const OUTPUT_HANDLER: u8 = 3;
 
-/// The kind of a reply that is an exception, as in `python/worker.py`.
-const RAISED: u8 = 4;
-
 /// The status of an exception that does not have one.
 const DEFAULT_STATUS: u16 = 500;
 
 /// What the Python side reports of a script with a single `handler`.
 const SINGLE: &str = "single";
+
+const SCRIPT: Subject = Subject {
+    name: "inference.py",
+    interpreter: "python",
+    memory_limit: "handler_memory_limit",
+    more_calls: "handler_workers sets their number, and handler_threads how many calls each serves at \
+                 a time",
+    ended: Code::Internal,
+    timed_out: Code::Internal,
+};
 
 /// The open handlers of one directory of code.
 pub struct Handlers {
@@ -103,11 +110,12 @@ impl Handlers {
         let modules = [("tensorserve_handlers", include_str!("../../../python/handlers.py"))];
         let threads = workers.config().threads.to_string();
         let settings = [("code", code_text), ("threads", threads.as_str())];
-        let mut program = Program::new(code_text.to_owned(), python, &modules, &settings);
+        let mut program = Program::new(SCRIPT, code_text.to_owned(), python, &modules, &settings);
         program.variables.clone_from(&workers.config().variables);
-        let pool = workers.start(program).map_err(context)?;
+        let WorkersConfig { count, threads, timeout, memory_limit, .. } = *workers.config();
+        let limits = WorkerLimits { threads, timeout, memory: memory_limit };
+        let pool = workers.start(program, count, limits).map_err(context)?;
         let is_single = pool.about.iter().flatten().any(|kind| kind == SINGLE);
-        let count = workers.config().count;
         let time = start.elapsed().as_millis();
         log::info!("{code_text}/inference.py: {count} processes ready after {time} ms");
         Ok(Handlers { pool, is_single })
@@ -131,7 +139,7 @@ impl Handlers {
     ) -> Result<HandlerReply, HandlerError> {
         let numbers = ContextNumbers::new(context);
         let fields = context.fields(&numbers);
-        let call = WorkerCall { function: HANDLER, fields: &fields, body };
+        let call = WorkerCall { function: HANDLER, fields: &fields, body: &[body] };
         let (frame, _) = self.pool.call(None, &call, deadline).await?;
         reply(check_exception(frame)?)
     }
@@ -148,7 +156,7 @@ impl Handlers {
     ) -> Result<(Bytes, InputWorker), HandlerError> {
         let numbers = ContextNumbers::new(context);
         let fields = context.fields(&numbers);
-        let call = WorkerCall { function: INPUT_HANDLER, fields: &fields, body };
+        let call = WorkerCall { function: INPUT_HANDLER, fields: &fields, body: &[body] };
         let (frame, worker) = self.pool.call(None, &call, deadline).await?;
         Ok((check_exception(frame)?.body, InputWorker(worker)))
     }
@@ -170,7 +178,7 @@ impl Handlers {
         let (context_fields, model_fields) = fields.split_at_mut(CONTEXT_FIELDS);
         context_fields.copy_from_slice(&context.fields(&numbers));
         model_fields.copy_from_slice(&[Some(&status), Some(model.content_type)]);
-        let call = WorkerCall { function: OUTPUT_HANDLER, fields: &fields, body: model.body };
+        let call = WorkerCall { function: OUTPUT_HANDLER, fields: &fields, body: &[model.body] };
         let (frame, _) = self.pool.call(Some(worker.0), &call, deadline).await?;
         reply(check_exception(frame)?)
     }

@@ -257,17 +257,15 @@ fn check_memory(worker: &Worker, process: &WorkerProcess, pool: &WorkerPool) -> 
         return None;
     }
     let (used_mib, limit_mib) = (used >> 20, limit >> 20);
+    let setting = pool.program.subject.memory_limit;
     if used > limit.saturating_add(limit / 2) {
         return Some(format!(
-            "was stopped: it used {used_mib} MiB of memory, and handler_memory_limit is \
-             {limit_mib} MiB"
+            "was stopped: it used {used_mib} MiB of memory, and {setting} is {limit_mib} MiB"
         ));
     }
     if !worker.retired.load(Relaxed) {
         let name = &worker.name;
-        log::warn!(
-            "{name}: uses {used_mib} MiB of memory, above handler_memory_limit; it will be replaced"
-        );
+        log::warn!("{name}: uses {used_mib} MiB of memory, above {setting}; it will be replaced");
         pool.retire(worker);
     }
     None

@@ -5,7 +5,7 @@
 //! calls on several lanes, each with a thread of its own. The processes of one program form a pool
 //! that leases a lane for one call at a time (`pool`). A call is written to the lane's socket and its
 //! reply awaited on the caller's own thread, so that no other thread is woken (`lane`, `wire`). The
-//! programs are in [`handlers`].
+//! programs are in [`handlers`], and those of other crates run with [`program`].
 //!
 //! Nothing here depends on models, HTTP or protocols.
 #![forbid(unsafe_code)]
@@ -28,8 +28,9 @@ use tokio::sync::oneshot;
 pub use self::config::WorkersConfig;
 use self::pool::{WorkerCall, WorkerLimits, WorkerPool};
 use self::wire::Frame;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
+mod blocking;
 mod config;
 mod environment;
 pub mod handlers;
@@ -38,6 +39,7 @@ mod lane;
 mod log;
 mod pool;
 mod process;
+pub mod program;
 mod wire;
 
 use self::handlers::Handlers;
@@ -98,8 +100,26 @@ macro_rules! leave_directory {
 }
 pub(crate) use leave_directory;
 
+/// What a program runs, and its settings, in messages.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    /// `inference.py`.
+    pub(crate) name: &'static str,
+    /// The setting of the interpreter.
+    pub(crate) interpreter: &'static str,
+    /// The setting of the memory limit of a process.
+    pub(crate) memory_limit: &'static str,
+    /// How more calls are served at a time.
+    pub(crate) more_calls: &'static str,
+    /// The code of the error of a call whose process has ended.
+    pub(crate) ended: Code,
+    /// That of a call that took too long.
+    pub(crate) timed_out: Code,
+}
+
 /// A program for worker processes.
 pub(crate) struct Program {
+    pub(crate) subject: Subject,
     /// The name in logs and in the list of processes.
     pub(crate) name: String,
     /// The interpreter.
@@ -114,6 +134,7 @@ impl Program {
     /// A program of modules (name and source), the first of which serves the calls and receives
     /// `settings`.
     fn new(
+        subject: Subject,
         name: String,
         python: PathBuf,
         modules: &[(&str, &str)],
@@ -133,7 +154,7 @@ impl Program {
         let (modules, settings) = (Value::from(modules), Value::from(settings));
         let boot = include_str!("../../../python/boot.py");
         let text = format!("{boot}boot({modules}, {settings})\n");
-        Program { name, python, text, variables: Vec::new() }
+        Program { subject, name, python, text, variables: Vec::new() }
     }
 }
 
@@ -205,15 +226,15 @@ impl Workers {
         slot.upgrade()
     }
 
-    fn config(&self) -> &WorkersConfig {
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &WorkersConfig {
         &self.0.config
     }
 
-    /// Starts the processes of a program, and waits until all are ready.
-    fn start(&self, program: Program) -> Result<PoolOwner> {
+    /// Starts `count` processes of a program, and waits until all are ready.
+    fn start(&self, program: Program, count: usize, limits: WorkerLimits) -> Result<PoolOwner> {
         let keepers = self.keeper_runtime()?;
-        let WorkersConfig { count, threads, timeout, memory_limit, .. } = self.0.config;
-        let limits = WorkerLimits { threads, timeout, memory: memory_limit };
         let active = Arc::clone(&self.0.active_keepers);
         let pool = Arc::new(WorkerPool::new(program, limits, keepers.clone(), active));
         self.register(&pool)?;

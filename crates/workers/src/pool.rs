@@ -16,11 +16,15 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::lane::{ExchangeError, Lane, LaneChannel};
+use self::lease::{LaneLease, LeasedLane};
+use super::blocking;
+use super::lane::{ExchangeError, Lane};
 use super::process::{KeeperCommand, ProcessEnd, Worker};
 use super::wire::Frame;
 use super::{HandlerError, Program};
 use tensorserve_tensor::error::{Code, Error};
+
+mod lease;
 
 /// The most calls that wait. Further ones would wait for longer than their clients do.
 const MAX_QUEUE: usize = 4096;
@@ -230,8 +234,7 @@ impl WorkerPool {
                 let Some(leased) = state.take_lane(None, self.limits.threads) else {
                     return;
                 };
-                let lease = LaneLease { pool: Arc::clone(self), leased: Some(leased), ends: None };
-                (state.next_call(), lease)
+                (state.next_call(), LaneLease::new(self, leased))
             };
             // A call may have been cancelled while it waited.
             if let Some(Err(mut unsent)) = next.map(|next| next.send(lease))
@@ -337,16 +340,33 @@ impl WorkerPool {
             Leased::Now(lease) => return Ok(lease),
             Leased::Later(waiting) => waiting,
         };
-        match tokio::time::timeout_at(deadline.into(), waiting).await {
-            Ok(Ok(lease)) => Ok(lease),
-            Ok(Err(_)) => {
-                check_available(&self.state())?;
+        let waited = tokio::time::timeout_at(deadline.into(), waiting).await;
+        self.waited(waited.ok().map(|lease| lease.ok()))
+    }
+
+    /// The same on this thread, which it blocks.
+    fn lease_blocking(self: &Arc<Self>, deadline: Instant) -> Result<LaneLease, HandlerError> {
+        match self.lease_or_wait(None)? {
+            Leased::Now(lease) => Ok(lease),
+            Leased::Later(waiting) => {
+                let waited = blocking::wait_until(waiting, deadline);
+                self.waited(waited.map(|lease| lease.ok()))
+            }
+        }
+    }
+
+    /// The lease that a call has waited for: `None` at the deadline, and `Some(None)` if the queue has
+    /// been cleared.
+    fn waited(&self, waited: Option<Option<LaneLease>>) -> Result<LaneLease, HandlerError> {
+        match waited {
+            Some(Some(lease)) => Ok(lease),
+            Some(None) => {
+                self.check_available(&self.state())?;
                 Err(HandlerError::of(Error::unavailable("the worker processes have ended")))
             }
-            Err(_) => {
-                let message = "no worker process became free before the deadline; \
-                               handler_workers sets their number, and handler_threads how many calls \
-                               each serves at a time";
+            None => {
+                let hint = self.program.subject.more_calls;
+                let message = format!("no worker process became free before the deadline; {hint}");
                 Err(HandlerError::of(Error::new(Code::DeadlineExceeded, message)))
             }
         }
@@ -356,10 +376,9 @@ impl WorkerPool {
     fn lease_or_wait(self: &Arc<Self>, preferred: Option<u64>) -> Result<Leased, HandlerError> {
         let mut state = self.state();
         if let Some(leased) = state.take_lane(preferred, self.limits.threads) {
-            let lease = LaneLease { pool: Arc::clone(self), leased: Some(leased), ends: None };
-            return Ok(Leased::Now(lease));
+            return Ok(Leased::Now(LaneLease::new(self, leased)));
         }
-        check_available(&state)?;
+        self.check_available(&state)?;
         let (sender, receiver) = oneshot::channel();
         if preferred.is_some() {
             state.resuming.push_back(sender);
@@ -370,7 +389,8 @@ impl WorkerPool {
             state.waiting.retain(|waiting| !waiting.is_closed());
         }
         if state.waiting.len() >= MAX_QUEUE {
-            let message = format!("{MAX_QUEUE} requests are already waiting for inference.py");
+            let subject = self.program.subject.name;
+            let message = format!("{MAX_QUEUE} requests are already waiting for {subject}");
             return Err(HandlerError::of(Error::unavailable(message)));
         }
         state.waiting.push_back(sender);
@@ -398,38 +418,93 @@ impl WorkerPool {
         }
     }
 
-    /// The error for the client of a failed call. What the process printed last is only for the log.
+    /// [`WorkerPool::call`] on this thread, which it blocks: without a runtime, and without waking another
+    /// thread.
+    pub(super) fn call_blocking(
+        self: &Arc<Self>,
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<Frame, HandlerError> {
+        let mut may_retry = true;
+        loop {
+            let mut lease = self.lease_blocking(deadline)?;
+            let worker = lease.worker()?;
+            let error = match lease.exchange_blocking(call, deadline) {
+                Err(CallError::NotSent) if may_retry => {
+                    may_retry = false;
+                    continue;
+                }
+                Err(error) => error,
+                Ok(frame) => return Ok(frame),
+            };
+            let end = || blocking::wait_for(&worker.end, END_TIMEOUT);
+            return Err(self.failure(error).unwrap_or_else(|| self.ended(end())));
+        }
+    }
+
+    /// The error for the client of a failed call.
     async fn describe(&self, worker: &Worker, error: CallError) -> HandlerError {
-        match error {
-            CallError::DeadlineExceeded => {
-                let message = "the deadline passed before inference.py replied";
-                return HandlerError::of(Error::new(Code::DeadlineExceeded, message));
-            }
-            CallError::TimedOut => {
-                let cause = no_reply_after(self.limits.timeout);
-                let message = format!("the call of inference.py {cause}");
-                return HandlerError::bad_gateway(Error::internal(message));
-            }
-            CallError::NoLane(error) => {
-                let message = format!("no further call can be sent to inference.py: {error}");
-                return HandlerError::of(Error::unavailable(message).with_source(error));
-            }
-            CallError::NotSent | CallError::Ended => {}
+        if let Some(failure) = self.failure(error) {
+            return failure;
         }
         let mut end = worker.end.clone();
         let observed = tokio::time::timeout(END_TIMEOUT, end.wait_for(Option::is_some)).await;
-        let end = observed.ok().and_then(|end| end.ok()?.clone());
+        self.ended(observed.ok().and_then(|end| end.ok()?.clone()))
+    }
+
+    /// The error for the client of a failed call; `None` if the process has ended.
+    fn failure(&self, error: CallError) -> Option<HandlerError> {
+        let subject = self.program.subject.name;
+        match error {
+            CallError::DeadlineExceeded => {
+                let message = format!("the deadline passed before {subject} replied");
+                Some(HandlerError::of(Error::new(Code::DeadlineExceeded, message)))
+            }
+            CallError::TimedOut => {
+                let cause = no_reply_after(self.limits.timeout);
+                let message = format!("the call of {subject} {cause}");
+                let error = Error::new(self.program.subject.timed_out, message);
+                Some(HandlerError::bad_gateway(error))
+            }
+            CallError::NoLane(error) => {
+                let message = format!("no further call can be sent to {subject}: {error}");
+                Some(HandlerError::of(Error::unavailable(message).with_source(error)))
+            }
+            CallError::NotSent | CallError::Ended => None,
+        }
+    }
+
+    /// The error for the client of a call whose process has ended. What it printed last is only for the
+    /// log.
+    fn ended(&self, end: Option<ProcessEnd>) -> HandlerError {
         let end = end.unwrap_or_else(|| ProcessEnd {
             cause: "has ended".to_owned(),
             last_lines: String::new(),
         });
-        let message = format!("the process of inference.py {}", end.cause);
+        let subject = self.program.subject;
+        let message = format!("the process of {} {}", subject.name, end.cause);
         if end.last_lines.is_empty() {
-            return HandlerError::bad_gateway(Error::internal(message));
+            return HandlerError::bad_gateway(Error::new(subject.ended, message));
         }
         let message = format!("{message}; the server log has its last output");
         let output = format!("its last output:\n{}", end.last_lines);
-        HandlerError::bad_gateway(Error::internal(message).with_source(output))
+        HandlerError::bad_gateway(Error::new(subject.ended, message).with_source(output))
+    }
+
+    /// Refuses calls that no worker will ever serve.
+    fn check_available(&self, state: &PoolState) -> Result<(), HandlerError> {
+        if state.stopped {
+            return Err(HandlerError::of(Error::unavailable("the model is being unloaded")));
+        }
+        match &state.start_error {
+            Some(reason) if state.is_closed() => {
+                let subject = self.program.subject.name;
+                let message = format!("{subject} cannot be run; the server log has the reason");
+                let error = Error::unavailable(message).with_source(reason.clone());
+                Err(HandlerError::bad_gateway(error))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -437,20 +512,6 @@ impl WorkerPool {
 enum Leased {
     Now(LaneLease),
     Later(oneshot::Receiver<LaneLease>),
-}
-
-/// Refuses calls that no worker will ever serve.
-fn check_available(state: &PoolState) -> Result<(), HandlerError> {
-    if state.stopped {
-        return Err(HandlerError::of(Error::unavailable("the model is being unloaded")));
-    }
-    match &state.start_error {
-        Some(reason) if state.is_closed() => {
-            let message = "inference.py cannot be run; the server log has the reason";
-            Err(HandlerError::bad_gateway(Error::unavailable(message).with_source(reason.clone())))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Why a call was given up after the duration `timeout`.
@@ -468,7 +529,8 @@ impl HandlerError {
 pub(super) struct WorkerCall<'a> {
     pub(super) function: u8,
     pub(super) fields: &'a [Option<&'a str>],
-    pub(super) body: &'a [u8],
+    /// The parts of the body, one after the other.
+    pub(super) body: &'a [&'a [u8]],
 }
 
 /// Why a call has no reply.
@@ -482,104 +544,4 @@ enum CallError {
     TimedOut,
     /// The request's deadline has passed.
     DeadlineExceeded,
-}
-
-/// A lane of a worker, which is `None` while it is not open.
-struct LeasedLane {
-    worker: Arc<Worker>,
-    lane: Option<Lane>,
-}
-
-/// The exclusive use of a lane, until this is dropped.
-struct LaneLease {
-    pool: Arc<WorkerPool>,
-    leased: Option<LeasedLane>,
-    /// When the call in progress, whose reply has not been received, times out.
-    ends: Option<Instant>,
-}
-
-impl LaneLease {
-    fn worker(&self) -> Result<Arc<Worker>, HandlerError> {
-        let missing = || HandlerError::of(Error::internal("a lease without a lane"));
-        self.leased.as_ref().map(|leased| Arc::clone(&leased.worker)).ok_or_else(missing)
-    }
-
-    async fn exchange(
-        &mut self,
-        call: &WorkerCall<'_>,
-        deadline: Instant,
-    ) -> Result<Frame, CallError> {
-        let Some(leased) = &mut self.leased else {
-            return Err(CallError::NotSent);
-        };
-        let ends = Instant::now() + self.pool.limits.timeout;
-        let received = match leased.channel() {
-            Ok(channel) => {
-                // From the first byte until it has replied, the lane can take no other call.
-                self.ends = Some(ends);
-                let exchange = async {
-                    channel.send(call.function, call.fields, call.body).await?;
-                    channel.receive().await
-                };
-                tokio::time::timeout_at(ends.min(deadline).into(), exchange).await
-            }
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Ok(Err(ExchangeError::NotSent))
-            }
-            Err(error) => return Err(CallError::NoLane(error)),
-        };
-        match received {
-            Ok(Ok(frame)) => {
-                self.ends = None;
-                Ok(frame)
-            }
-            // The thread goes on until the call's own deadline.
-            Err(_) if deadline < ends => Err(CallError::DeadlineExceeded),
-            Ok(Err(error)) => match self.leased.take() {
-                Some(leased) => Err(self.pool.fail(leased, error)),
-                None => Err(CallError::Ended),
-            },
-            Err(_) => match self.leased.take() {
-                Some(leased) if !self.pool.time_out(&leased.worker) => Err(CallError::TimedOut),
-                _ => Err(CallError::Ended),
-            },
-        }
-    }
-}
-
-impl LeasedLane {
-    /// The lane for one call, opened if it is not.
-    fn channel(&mut self) -> io::Result<LaneChannel<'_>> {
-        let lane = match self.lane.take() {
-            Some(lane) => lane,
-            None => self.worker.open_lane()?,
-        };
-        self.lane.insert(lane).channel()
-    }
-}
-
-impl Drop for LaneLease {
-    fn drop(&mut self) {
-        let Some(mut leased) = self.leased.take() else {
-            return;
-        };
-        let pool = Arc::clone(&self.pool);
-        let Some(ends) = self.ends else {
-            pool.release(leased);
-            return;
-        };
-        // The caller has gone, but the lane is free only after the reply, which is discarded.
-        let receive = async move {
-            let received = match leased.channel() {
-                Ok(channel) => tokio::time::timeout_at(ends.into(), channel.receive()).await,
-                Err(_) => Ok(Err(ExchangeError::Closed)),
-            };
-            match received {
-                Ok(Ok(_)) => pool.release(leased),
-                Ok(Err(error)) => drop(pool.fail(leased, error)),
-                Err(_) => drop(pool.time_out(&leased.worker)),
-            }
-        };
-        self.pool.keepers.spawn(receive);
-    }
 }

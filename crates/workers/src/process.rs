@@ -82,7 +82,8 @@ pub(super) fn start(program: &Program, id: u64, name: Arc<str>) -> Result<Starte
     let python = program.python.display();
     spawn(program, id, name).map_err(|e| {
         let message = format!(
-            "{python} cannot be started: {e}; select another interpreter with the setting `python`"
+            "{python} cannot be started: {e}; select another interpreter with the setting `{}`",
+            program.subject.interpreter
         );
         Error::new(Code::FailedPrecondition, message).with_source(e)
     })

@@ -26,6 +26,9 @@ const MAX_BODY: u64 = 4 << 30;
 const IN_FRAME: u8 = 0;
 const IN_MEMORY: u8 = 1;
 
+/// The kind of a reply that is an exception, as in `python/worker.py`.
+pub(super) const RAISED: u8 = 4;
+
 /// A frame in either direction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame {
@@ -35,19 +38,21 @@ pub(super) struct Frame {
     pub(super) body: Bytes,
 }
 
-/// The bytes of a frame, and whether the caller must write the body to the memory file.
-pub(super) fn encode(kind: u8, fields: &[Option<&str>], body: &[u8]) -> (Vec<u8>, bool) {
-    let in_memory = body.len() > MAX_BODY_IN_FRAME;
+/// The bytes of a frame, and whether the caller must write the body to the memory file. `parts` are
+/// the body, one after the other.
+pub(super) fn encode(kind: u8, fields: &[Option<&str>], parts: &[&[u8]]) -> (Vec<u8>, bool) {
+    let size: usize = parts.iter().map(|part| part.len()).sum();
+    let in_memory = size > MAX_BODY_IN_FRAME;
     let text: usize = fields.iter().flatten().map(|field| field.len()).sum();
     let header = fields.len() * 4 + text;
-    let body_in_frame = if in_memory { &[][..] } else { body };
-    let mut frame = Vec::with_capacity(PREFIX + header + body_in_frame.len());
-    // The conversions succeed: fields come from HTTP headers, whose size is bounded.
+    let in_frame = if in_memory { &[][..] } else { parts };
+    let mut frame = Vec::with_capacity(PREFIX + header + if in_memory { 0 } else { size });
+    // The conversions succeed: fields come from HTTP headers or describe tensors, and are bounded.
     let count = u16::try_from(fields.len()).unwrap_or(u16::MAX);
     frame.extend_from_slice(&[kind, if in_memory { IN_MEMORY } else { IN_FRAME }]);
     frame.extend_from_slice(&count.to_le_bytes());
     frame.extend_from_slice(&u32::try_from(header).unwrap_or(u32::MAX).to_le_bytes());
-    frame.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    frame.extend_from_slice(&(size as u64).to_le_bytes());
     for field in fields {
         let length = field.map_or(-1, |field| i32::try_from(field.len()).unwrap_or(i32::MAX));
         frame.extend_from_slice(&length.to_le_bytes());
@@ -55,7 +60,7 @@ pub(super) fn encode(kind: u8, fields: &[Option<&str>], body: &[u8]) -> (Vec<u8>
     for field in fields.iter().flatten() {
         frame.extend_from_slice(field.as_bytes());
     }
-    frame.extend_from_slice(body_in_frame);
+    in_frame.iter().for_each(|part| frame.extend_from_slice(part));
     (frame, in_memory)
 }
 
@@ -148,7 +153,7 @@ mod tests {
     #[test]
     fn large_bodies_stay_out_of_the_frame() {
         let body = vec![7; MAX_BODY_IN_FRAME + 1];
-        let (frame, in_memory) = encode(2, &[Some("a"), None], &body);
+        let (frame, in_memory) = encode(2, &[Some("a"), None], &[&body[..9], &body[9..]]);
         assert!(in_memory && frame.len() == PREFIX + 9);
         let prefix = FramePrefix::read(&frame).expect("valid").expect("whole");
         assert_eq!(prefix.frame_size(), frame.len());
@@ -166,7 +171,7 @@ mod tests {
             body in prop::collection::vec(any::<u8>(), 0..200),
         ) {
             let borrowed: Vec<Option<&str>> = fields.iter().map(Option::as_deref).collect();
-            let (frame, in_memory) = encode(kind, &borrowed, &body);
+            let (frame, in_memory) = encode(kind, &borrowed, &[&body]);
             prop_assert!(!in_memory);
             let body = Bytes::from(body);
             let read = decode(&frame, None).expect("valid");

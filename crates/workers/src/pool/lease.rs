@@ -1,0 +1,153 @@
+//! The exclusive use of a lane of a worker for one call.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{CallError, HandlerError, WorkerCall, WorkerPool};
+use crate::lane::{ExchangeError, Lane, LaneChannel};
+use crate::process::Worker;
+use crate::wire::Frame;
+use tensorserve_tensor::error::Error;
+
+/// A lane of a worker, which is `None` while it is not open.
+pub(super) struct LeasedLane {
+    pub(super) worker: Arc<Worker>,
+    pub(super) lane: Option<Lane>,
+}
+
+/// The exclusive use of a lane, until this is dropped.
+pub(super) struct LaneLease {
+    pool: Arc<WorkerPool>,
+    pub(super) leased: Option<LeasedLane>,
+    /// When the call in progress, whose reply has not been received, times out.
+    ends: Option<Instant>,
+}
+
+impl LaneLease {
+    pub(super) fn new(pool: &Arc<WorkerPool>, leased: LeasedLane) -> Self {
+        LaneLease { pool: Arc::clone(pool), leased: Some(leased), ends: None }
+    }
+
+    pub(super) fn worker(&self) -> Result<Arc<Worker>, HandlerError> {
+        let missing = || HandlerError::of(Error::internal("a lease without a lane"));
+        self.leased.as_ref().map(|leased| Arc::clone(&leased.worker)).ok_or_else(missing)
+    }
+
+    pub(super) async fn exchange(
+        &mut self,
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<Frame, CallError> {
+        let Some(leased) = &mut self.leased else {
+            return Err(CallError::NotSent);
+        };
+        let ends = Instant::now() + self.pool.limits.timeout;
+        let received = match leased.channel() {
+            Ok(channel) => {
+                // From the first byte until it has replied, the lane can take no other call.
+                self.ends = Some(ends);
+                let exchange = async {
+                    channel.send(call.function, call.fields, call.body).await?;
+                    channel.receive().await
+                };
+                tokio::time::timeout_at(ends.min(deadline).into(), exchange).await.ok()
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Some(Err(ExchangeError::NotSent))
+            }
+            Err(error) => return Err(CallError::NoLane(error)),
+        };
+        self.end_exchange(received, ends, deadline)
+    }
+
+    /// The same on this thread, which it blocks.
+    pub(super) fn exchange_blocking(
+        &mut self,
+        call: &WorkerCall<'_>,
+        deadline: Instant,
+    ) -> Result<Frame, CallError> {
+        let Some(leased) = &mut self.leased else {
+            return Err(CallError::NotSent);
+        };
+        let ends = Instant::now() + self.pool.limits.timeout;
+        let received = match leased.lane() {
+            Ok(lane) => {
+                self.ends = Some(ends);
+                lane.exchange(call.function, call.fields, call.body, ends.min(deadline))
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Some(Err(ExchangeError::NotSent))
+            }
+            Err(error) => return Err(CallError::NoLane(error)),
+        };
+        self.end_exchange(received, ends, deadline)
+    }
+
+    /// The reply; `received` is `None` if there was none in time.
+    fn end_exchange(
+        &mut self,
+        received: Option<Result<Frame, ExchangeError>>,
+        ends: Instant,
+        deadline: Instant,
+    ) -> Result<Frame, CallError> {
+        match received {
+            Some(Ok(frame)) => {
+                self.ends = None;
+                Ok(frame)
+            }
+            // The thread goes on until the call's own deadline.
+            None if deadline < ends => Err(CallError::DeadlineExceeded),
+            Some(Err(error)) => match self.leased.take() {
+                Some(leased) => Err(self.pool.fail(leased, error)),
+                None => Err(CallError::Ended),
+            },
+            None => match self.leased.take() {
+                Some(leased) if !self.pool.time_out(&leased.worker) => Err(CallError::TimedOut),
+                _ => Err(CallError::Ended),
+            },
+        }
+    }
+}
+
+impl LeasedLane {
+    /// The lane, opened if it is not.
+    fn lane(&mut self) -> io::Result<&Lane> {
+        let lane = match self.lane.take() {
+            Some(lane) => lane,
+            None => self.worker.open_lane()?,
+        };
+        Ok(self.lane.insert(lane))
+    }
+
+    /// The lane for one call, watched by the runtime of this thread.
+    fn channel(&mut self) -> io::Result<LaneChannel<'_>> {
+        self.lane()?.channel()
+    }
+}
+
+impl Drop for LaneLease {
+    fn drop(&mut self) {
+        let Some(mut leased) = self.leased.take() else {
+            return;
+        };
+        let pool = Arc::clone(&self.pool);
+        let Some(ends) = self.ends else {
+            pool.release(leased);
+            return;
+        };
+        // The caller has gone, but the lane is free only after the reply, which is discarded.
+        let receive = async move {
+            let received = match leased.channel() {
+                Ok(channel) => tokio::time::timeout_at(ends.into(), channel.receive()).await,
+                Err(_) => Ok(Err(ExchangeError::Closed)),
+            };
+            match received {
+                Ok(Ok(_)) => pool.release(leased),
+                Ok(Err(error)) => drop(pool.fail(leased, error)),
+                Err(_) => drop(pool.time_out(&leased.worker)),
+            }
+        };
+        self.pool.keepers.spawn(receive);
+    }
+}
