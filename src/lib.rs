@@ -42,6 +42,7 @@ const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// A running server.
 pub struct Server {
     engine: Engine,
+    platforms: Platforms,
     api: ServedApi,
     http: Option<HttpListener>,
     grpc: Option<GrpcListener>,
@@ -71,7 +72,7 @@ impl Server {
     ) -> Result<Self> {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
         let (authenticator, listeners) = (authenticator.as_ref(), config.server());
-        let engine = protocols::engine(config, platforms, protocols)?;
+        let engine = protocols::engine(config, platforms.clone(), protocols)?;
         engine.start_history()?;
         let (observer, telemetry) = telemetry::start(config)?;
         let api = ServedApi::new(&listeners, &engine, protocols, observer)?;
@@ -88,7 +89,7 @@ impl Server {
         if let Some(telemetry) = &telemetry {
             telemetry.count_in(&engine);
         }
-        Ok(Server { engine, api, http, grpc, shutdown, telemetry, _watcher })
+        Ok(Server { engine, platforms, api, http, grpc, shutdown, telemetry, _watcher })
     }
 
     /// The routes and services that clients can call.
@@ -132,6 +133,7 @@ impl Server {
         });
         self.engine.flush_logs(LOG_FLUSH_TIMEOUT);
         self.engine.stop_workers(WORKER_STOP_TIMEOUT);
+        self.platforms.stop(WORKER_STOP_TIMEOUT);
         if let Some(telemetry) = self.telemetry {
             telemetry.stop(SPAN_FLUSH_TIMEOUT);
         }

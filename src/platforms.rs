@@ -11,7 +11,14 @@ use crate::config::Config;
 /// their libraries later.
 #[must_use]
 pub fn built_in(config: &Config) -> Platforms {
-    tensorserve_mlflow::platforms(of_models(config))
+    #[cfg_attr(not(feature = "python"), allow(unused_mut))]
+    let mut all = of_models(config);
+    // Not among those that users can name: the setting `runner` chooses it.
+    #[cfg(feature = "python")]
+    all.push(Arc::new(tensorserve_python::Python::new(tensorserve_workers::Workers::new(
+        config.workers.clone(),
+    ))));
+    tensorserve_mlflow::platforms(all)
 }
 
 /// The platforms of models, without what may be around them.

@@ -27,6 +27,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
+    ("python", &["platform", "preprocessing", "tensor", "workers"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "trace", "workers"]),
     ("protocol", &["auth", "core", "tensor"]),
     (

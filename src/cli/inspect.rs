@@ -152,7 +152,8 @@ fn inspect_version(
     options: &LoadOptions,
 ) -> Result<()> {
     let Some(platform) = platforms.of_version(folder, named) else {
-        let known: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
+        let known = platforms.iter().filter(|platform| !platform.must_be_named());
+        let known: Vec<&str> = known.map(|platform| platform.name()).collect();
         let message =
             format!("{}: no model of a known platform ({})", folder.display(), known.join(", "));
         return Err(Error::not_found(message));

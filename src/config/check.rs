@@ -277,7 +277,8 @@ impl Check {
         let platform =
             named.and_then(|known| known.map_err(|why| self.wrong("platform", why)).ok());
         ModelConfig {
-            platform,
+            platform: self.runner(each).or(platform),
+            runner: self.runner_options(each),
             policy: self.policy(each.version_policy.as_deref()),
             transition: self.transition(each.version_transition.as_deref()),
             tags,

@@ -425,6 +425,26 @@ settings! {
         /// version, which is started again if it crashes [default: none]
         #[arg(value_name = "KIND", value_parser = AsWritten(&["none", "process"]))]
         isolation: String,
+        /// What runs the models: native for this program, python for processes of your Python, where
+        /// loading a model runs code that its file contains [default: native]
+        #[arg(value_name = "KIND", value_parser = AsWritten(&["native", "python"]), help_heading = "Models in Python")]
+        runner: String,
+        /// Python interpreter of models with runner = "python" [default: that of the setting python]
+        #[arg(value_name = "PATH", help_heading = "Models in Python")]
+        runner_python: PathBuf,
+        /// Number of worker processes for each version of such a model [default: one per core, 2 to 8]
+        #[arg(value_name = "N", help_heading = "Models in Python")]
+        runner_workers: usize,
+        /// Time limit of a run, after which its worker process is replaced [default: 60s]
+        #[arg(value_name = "DURATION", help_heading = "Models in Python")]
+        runner_timeout: Span,
+        /// Memory of a worker process above which it is replaced [default: no limit]
+        #[arg(value_name = "SIZE", help_heading = "Models in Python")]
+        runner_memory_limit: Bytes,
+        /// Types that .skops files may have, besides those that skops trusts, separated by commas
+        /// [default: none]
+        #[arg(value_name = "LIST", help_heading = "Models in Python")]
+        runner_trusted_types: List<String>,
         /// How uploaded images are passed to the model: raw bytes, URL-safe base64, or auto to
         /// choose by the graph [default: auto]
         #[arg(value_name = "KIND", value_parser = AsWritten(&["auto", "raw", "base64"]))]

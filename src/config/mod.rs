@@ -55,6 +55,7 @@ mod written;
 
 pub use self::groups::{BatchSettings, EachModelSettings, ServerSettings};
 pub use self::observation::{ObservationConfig, TracesConfig};
+pub(crate) use self::platforms::runner_platform;
 pub use self::platforms::{PLATFORMS, platform};
 pub use self::settings::{ModelSettings, Settings};
 pub use self::written::{Mistakes, Origin, Origins, Reading, unknown_name};

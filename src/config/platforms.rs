@@ -32,6 +32,15 @@ pub const PLATFORMS: &[&str] = &[
     "h2o",
 ];
 
+/// The platform of models that run in Python, which the setting `runner` names and no other one; `None` if
+/// it is not built in.
+pub(crate) fn runner_platform() -> Option<&'static str> {
+    #[cfg(feature = "python")]
+    return Some(tensorserve_python::NAME);
+    #[cfg(not(feature = "python"))]
+    None
+}
+
 /// The platform `name`, by its own or another name.
 ///
 /// # Errors

@@ -1,11 +1,14 @@
-//! Settings of the load probe and of isolated models.
+//! Settings of the load probe, of isolated models and of models in Python.
 
+use std::thread::available_parallelism;
+
+use tensorserve_core::config::RunnerOptions;
 use tensorserve_probe::ProbeConfig;
 
 use super::check::Check;
 use super::environment::Environment;
 use super::groups::{EachModelSettings, ServerSettings};
-use super::units::Bytes;
+use super::units::{Bytes, List};
 
 impl Check {
     /// Whether a model runs in a process of its own.
@@ -17,6 +20,46 @@ impl Check {
                 self.wrong("isolation", format!("{other:?} is neither none nor process"));
                 false
             }
+        }
+    }
+
+    /// The platform of a model with `runner = "python"`. It is no value of the setting `platform`, because
+    /// that is also written where someone else than the operator may write it.
+    pub(super) fn runner(&mut self, each: &EachModelSettings) -> Option<&'static str> {
+        match each.runner.as_deref() {
+            None | Some("native") => return None,
+            Some("python") => {}
+            Some(other) => {
+                self.wrong("runner", format!("{other:?} is neither native nor python"));
+                return None;
+            }
+        }
+        if each.platform.is_some() {
+            let why = "with runner = \"python\" a model has no other platform; remove the platform";
+            self.clash(&["platform", "runner"], why);
+        }
+        if each.isolation.as_deref() == Some("process") {
+            let why =
+                "with runner = \"python\" a model is in processes of its own; remove the isolation";
+            self.clash(&["isolation", "runner"], why);
+        }
+        let python = super::runner_platform();
+        if python.is_none() {
+            self.wrong("runner", "this build of tensorserve cannot run models in Python");
+        }
+        python
+    }
+
+    /// The processes of a model in Python.
+    pub(super) fn runner_options(&mut self, each: &EachModelSettings) -> RunnerOptions {
+        let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        let trusted = each.runner_trusted_types.clone();
+        RunnerOptions {
+            python: each.runner_python.clone(),
+            workers: self.at_least_one("runner_workers", each.runner_workers, cores.clamp(2, 8)),
+            timeout: self.some_time("runner_timeout", each.runner_timeout, 60),
+            memory_limit: each.runner_memory_limit.map(|Bytes(size)| size),
+            trusted_types: trusted.map_or(Vec::new(), |List(types)| types),
         }
     }
 
@@ -45,6 +88,34 @@ impl Check {
 mod tests {
     use super::super::{Config, Settings};
     use super::*;
+
+    #[cfg(feature = "python")]
+    #[test]
+    fn a_model_runs_in_python_only_if_the_operator_says_so() {
+        let platform = |change: &dyn Fn(&mut EachModelSettings)| {
+            let mut settings = Settings::default();
+            settings.paths.push("x".into());
+            change(&mut settings.each);
+            let config = Config::new(settings, &Environment::default())?;
+            Ok::<_, tensorserve_tensor::error::Error>(config.repository.sources[0].model.platform)
+        };
+        let runner = |text: &str| {
+            let text = text.to_owned();
+            platform(&move |each| each.runner = Some(text.clone()))
+        };
+        assert_eq!(platform(&|_| ()).ok(), Some(None));
+        assert_eq!(runner("native").ok(), Some(None));
+        assert_eq!(runner("python").ok(), Some(Some("python")));
+        let error = runner("ruby").expect_err("unknown");
+        assert!(error.message().contains("runner: \"ruby\" is neither"), "{error}");
+        let error = platform(&|each| each.platform = Some("python".into())).expect_err("unknown");
+        assert!(error.message().contains("platform \"python\" is unknown"), "{error}");
+        let both = platform(&|each| {
+            each.runner = Some("python".into());
+            each.platform = Some("onnx".into());
+        });
+        assert!(both.expect_err("both").message().contains("has no other platform"));
+    }
 
     #[test]
     fn a_model_is_isolated_in_a_process_or_not() {

@@ -74,6 +74,8 @@ mod platforms;
 #[cfg(feature = "pmml")]
 mod pmml;
 mod priority;
+#[cfg(feature = "python")]
+mod python_models;
 mod reload;
 mod reload_sources;
 mod request_log;

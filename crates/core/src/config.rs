@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use tensorserve_platform::{OpPolicy, names_version};
+pub use tensorserve_platform::{OpPolicy, RunnerOptions, names_version};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_workers::WorkersConfig;
 
@@ -122,6 +122,8 @@ pub struct ModelConfig {
     pub ops: OpPolicy,
     /// Run it in a process of its own.
     pub isolated: bool,
+    /// Its processes, if it runs in Python.
+    pub runner: RunnerOptions,
     /// Names for versions.
     pub labels: BTreeMap<String, i64>,
     /// What else decides about its requests.
@@ -398,6 +400,7 @@ impl Default for ModelConfig {
             tags: vec!["serve".to_owned()],
             ops: OpPolicy::default(),
             isolated: false,
+            runner: RunnerOptions::default(),
             labels: BTreeMap::new(),
             traffic: TrafficConfig::default(),
             images: Images::Auto,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::model_file::{self, MlflowModel};
 use tensorserve_platform::{
@@ -76,8 +77,20 @@ impl Platform for FlavorPlatform {
         if !model_file::is_model_folder(place) {
             return self.inner.recognises(place);
         }
-        MlflowModel::read(place.path())
-            .is_ok_and(|model| model.flavor.platform() == self.inner.name())
+        MlflowModel::read(place.path()).is_ok_and(|model| {
+            let is_chosen = self.inner.must_be_named();
+            let data = || model.data_in(place.path());
+            model.flavor.platform() == self.inner.name()
+                || (is_chosen && data().is_ok_and(|data| self.inner.recognises(&Place::new(&data))))
+        })
+    }
+
+    fn must_be_named(&self) -> bool {
+        self.inner.must_be_named()
+    }
+
+    fn stop(&self, timeout: Duration) {
+        self.inner.stop(timeout);
     }
 
     fn has_folders(&self, place: &Place) -> bool {

@@ -82,6 +82,13 @@ pub trait Platform: Send + Sync {
         Vec::new()
     }
 
+    /// Whether it loads only the models for which the operator has named it, because loading them runs
+    /// code that they contain: no file makes it the platform of a model. Its models are in processes of
+    /// their own, and are neither probed nor isolated.
+    fn must_be_named(&self) -> bool {
+        false
+    }
+
     /// Whether `place` is or contains a model of this platform (which may be invalid).
     fn recognises(&self, place: &Place) -> bool;
 
@@ -110,6 +117,10 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// As [`Platform::inspect`], and whatever the runtime reports.
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+
+    /// Ends the processes of its models, those that are idle at once and the others within `timeout`. Called
+    /// when the server stops. Blocks.
+    fn stop(&self, _timeout: Duration) {}
 
     /// What the files around the model declare, for the protocol that knows their format.
     ///
@@ -211,6 +222,35 @@ pub struct LoadOptions {
     /// Run the model in a process of its own, which messages call by this name. Platforms ignore it:
     /// the crate `probe` wraps them.
     pub isolated_as: Option<String>,
+    /// The processes of a model that runs in Python.
+    pub runner: RunnerOptions,
+}
+
+/// The processes of a model that runs in Python.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunnerOptions {
+    /// The Python interpreter; `None` for that of the server.
+    pub python: Option<PathBuf>,
+    /// The number of processes for each version.
+    pub workers: usize,
+    /// The longest duration of a run, after which its process is replaced.
+    pub timeout: Duration,
+    /// The resident memory of a process in bytes above which it is replaced.
+    pub memory_limit: Option<usize>,
+    /// The types that a `.skops` file may have, besides those that skops trusts.
+    pub trusted_types: Vec<String>,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        RunnerOptions {
+            python: None,
+            workers: 2,
+            timeout: Duration::from_secs(60),
+            memory_limit: None,
+            trusted_types: Vec::new(),
+        }
+    }
 }
 
 impl Default for LoadOptions {
@@ -221,6 +261,7 @@ impl Default for LoadOptions {
             images: None,
             ops: OpPolicy::default(),
             isolated_as: None,
+            runner: RunnerOptions::default(),
         }
     }
 }
@@ -285,6 +326,12 @@ pub trait Executable: Send + Sync {
     /// What the runtime reports, and
     /// [`Code::DeadlineExceeded`] after the timeout.
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>>;
+
+    /// Whether a run waits for a program that may take any time, or never end: it gets threads of its own,
+    /// and always the time limit of its requests.
+    fn waits(&self) -> bool {
+        false
+    }
 
     /// Runs, and profiles every operation. That takes many times as long as the run itself.
     ///
@@ -393,7 +440,7 @@ impl Platforms {
 
     fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
         let mut all = self.all.iter().chain([&self.foreign]);
-        all.find(|platform| platform.recognises(place))
+        all.find(|platform| !platform.must_be_named() && platform.recognises(place))
     }
 
     /// Whether the directory `place` contains models or versions: then a file next to them is not a
@@ -409,6 +456,11 @@ impl Platforms {
                 || self.recognising(&inner).is_some()
                 || inner.folders().any(is_version)
         })
+    }
+
+    /// Ends the processes of all models ([`Platform::stop`]).
+    pub fn stop(&self, timeout: Duration) {
+        self.all.iter().for_each(|platform| platform.stop(timeout));
     }
 
     /// All that load models.

@@ -72,6 +72,9 @@ pub fn probed(platforms: Platforms, config: &ProbeConfig) -> Platforms {
     });
     let verdicts = config.probes.then(|| Arc::new(Verdicts::new(config)));
     let probed = |platform: &Arc<dyn Platform>| {
+        if platform.must_be_named() {
+            return Arc::clone(platform);
+        }
         let inner = Arc::clone(platform);
         Arc::new(ProbedPlatform::new(inner, link.clone(), verdicts.clone())) as Arc<dyn Platform>
     };

@@ -34,7 +34,7 @@ impl ProbeRequest {
             threads: self.threads,
             images: self.base64_images.map(images),
             ops: OpPolicy { deny: self.deny_ops.clone(), allow: self.allow_ops.clone() },
-            isolated_as: None,
+            ..LoadOptions::default()
         }
     }
 }

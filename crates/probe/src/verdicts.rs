@@ -97,8 +97,8 @@ impl Verdicts {
     fn settings(&self, platform: &dyn Platform, runtime: &str, options: &LoadOptions) -> String {
         let ops: Vec<_> = platform.custom_ops().into_iter().map(|library| library.path).collect();
         let (program, name, gpu) = (env!("CARGO_PKG_VERSION"), platform.name(), self.gpu);
-        // The load checks the operations itself.
-        let LoadOptions { tags, threads: _, images, ops: _, isolated_as: _ } = options;
+        // The load checks the operations itself, and models in Python are not probed.
+        let LoadOptions { tags, threads: _, images, ops: _, isolated_as: _, runner: _ } = options;
         format!("{program}\n{name}\n{runtime}\n{ops:?}\n{tags:?}\n{images:?}\n{gpu}\n")
     }
 

@@ -94,6 +94,9 @@ pub struct SignatureTraits {
     pub batchable: bool,
     /// A run changes no state, so that it can be repeated.
     pub read_only: bool,
+    /// A run may take any time, however long others took: it never takes place on the thread of a
+    /// connection, and always has the time limit of its requests.
+    pub waits: bool,
 }
 
 /// Threads shared by all queues.
@@ -505,7 +508,7 @@ impl QueueInner {
     /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
     fn fits_inline(&self, rows: usize) -> bool {
         let expected = self.cost.predict(rows);
-        expected.is_some_and(|time| time <= self.shared.inline_budget)
+        !self.traits.waits && expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
     /// The largest batch to run now, on a connection's thread or on a thread of the pool.
@@ -525,7 +528,10 @@ impl QueueInner {
             } else {
                 (self.shared.cores / active.max(1)).max(1)
             },
-            timeout: if short(WORTH_CANCELLING) { None } else { deadline.map(left) },
+            timeout: match self.traits.waits || !short(WORTH_CANCELLING) {
+                true => deadline.map(left),
+                false => None,
+            },
         }
     }
 

@@ -107,7 +107,8 @@ impl BatchVerification {
 mod tests {
     use super::*;
 
-    const GOOD: SignatureTraits = SignatureTraits { batchable: true, read_only: true };
+    const GOOD: SignatureTraits =
+        SignatureTraits { batchable: true, read_only: true, waits: false };
 
     #[test]
     fn what_may_write_or_declares_no_batch_is_not_joined_unasked() {

@@ -186,6 +186,7 @@ impl VersionLoad<'_> {
             let traits = SignatureTraits {
                 batchable: signature.is_batchable(),
                 read_only: signature.read_only,
+                waits: loaded.executable.waits(),
             };
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRunner { executable, index });
@@ -466,6 +467,7 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
         tags: config.tags.clone(),
         ops: config.ops.clone(),
         isolated_as: None,
+        runner: config.runner.clone(),
         images: match config.images {
             Images::Auto => None,
             Images::Raw => Some(ImageEncoding::Raw),

@@ -87,7 +87,7 @@ impl<'a> Estimator<'a> {
         let class = self.class();
         let message = format!(
             "{class}: {what} is not supported; convert the model with skl2onnx and serve the ONNX \
-             file"
+             file, or run it in your own Python with runner = \"python\" (--runner python)"
         );
         Error::new(Code::Unimplemented, message)
     }

@@ -307,6 +307,7 @@ fn what_is_not_supported_is_named() {
     assert_eq!(error.code(), Code::Unimplemented);
     assert!(error.message().contains("GaussianProcessRegressor"), "{error}");
     assert!(error.message().contains("skl2onnx"), "{error}");
+    assert!(error.message().contains("runner = \"python\""), "{error}");
     let error = refusal(b"cxgboost.core\nBooster\n)\x81}b.");
     assert_eq!(error.code(), Code::Unimplemented);
     assert!(error.message().contains("xgboost.core.Booster"), "{error}");
