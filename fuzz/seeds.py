@@ -390,6 +390,7 @@ def model_seeds(seeds: Seeds) -> None:
     metadata = next(PLATFORMS.glob("spark/ml_linear/metadata/part-*")).read_bytes()
     for path in PLATFORMS.glob("spark/parquet/*"):
         seeds.add("spark", metadata + SEPARATOR + path.read_bytes())
+    seeds.smallest("spark", spark_pipelines())
     mojos = sorted(PLATFORMS.glob("h2o/*.zip"))
     seeds.smallest("h2o", [files_of(path) for path in mojos])
     seeds.add("h2o", min(mojos, key=lambda path: path.stat().st_size).read_bytes())
@@ -405,6 +406,17 @@ def model_seeds(seeds: Seeds) -> None:
         index = graph.parent / "variables/variables.index"
         variables = index.read_bytes() if index.is_file() else b""
         seeds.add("saved_model", b"\0" + graph.read_bytes() + SEPARATOR + variables)
+
+
+def spark_pipelines() -> list[bytes]:
+    """The pipelines of Spark in the form of the target `spark`."""
+    models = json.loads(gzip.decompress((PLATFORMS / "spark/pipelines.json.gz").read_bytes()))
+    return [
+        SEPARATOR.join(
+            path.encode() + b"\n" + content.encode("latin-1") for path, content in files.items()
+        )
+        for files in models.values()
+    ]
 
 
 def is_booster(path: pathlib.Path) -> bool:

@@ -30,6 +30,9 @@ const MAX_INPUT_ELEMENTS: usize = 1 << 16;
 /// How deep a pickle's values are walked.
 const MAX_DEPTH: usize = 16;
 
+/// The most files of a model.
+const MAX_FILES: usize = 64;
+
 /// Separates the files of a model that has several.
 const SEPARATOR: &[u8] = b"\n----\n";
 
@@ -118,14 +121,42 @@ pub fn pmml(file: &[u8]) {
     with_file("model.pmml", file, |path| load(&Pmml, path));
 }
 
-/// Spark: a model's metadata, a line of dashes, and its Parquet file.
+/// Spark: a model's metadata, a line of dashes, and its Parquet file; or the files of a folder with a line
+/// of dashes between them, each after a line with its path in the folder.
 pub fn spark(input: &[u8]) {
-    let (metadata, data) = split(input, SEPARATOR);
     with_folder(|folder| {
-        write(folder, "spark/metadata/part-00000", metadata);
-        write(folder, "spark/data/part-00000.parquet", data);
-        load(&Spark, &folder.join("spark"));
+        let folder = folder.join("spark");
+        drop(fs::remove_dir_all(&folder));
+        if input.starts_with(b"{") {
+            let (metadata, data) = split(input, SEPARATOR);
+            write(&folder, "metadata/part-00000", metadata);
+            write(&folder, "data/part-00000.parquet", data);
+        } else {
+            let mut rest = input;
+            for _ in 0..MAX_FILES {
+                let (file, others) = split(rest, SEPARATOR);
+                let (name, content) = split(file, b"\n");
+                rest = others;
+                let is_within = |name: &&str| {
+                    let parts = name.split('/');
+                    name.len() < 200 && parts.clone().count() < 8 && parts.into_iter().all(is_plain)
+                };
+                if let Some(name) = std::str::from_utf8(name).ok().filter(is_within) {
+                    let path = folder.join(name);
+                    let folder = path.parent().unwrap_or(&folder);
+                    // A name may be that of a file and of a folder.
+                    drop(fs::create_dir_all(folder).and_then(|()| fs::write(&path, content)));
+                }
+            }
+        }
+        load(&Spark, &folder);
     });
+}
+
+/// Whether the name of a file or a folder stays where it is.
+fn is_plain(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    !name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)
 }
 
 /// MOJOs: an archive; or the files of one, with a line of dashes between them, each after a line with its

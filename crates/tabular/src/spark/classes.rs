@@ -1,35 +1,21 @@
-//! The model classes of Spark ML and MLlib, and their parameters.
+//! The classes of linear models of Spark ML and MLlib, and their parameters.
 
 use serde_json::Value;
 
-use super::damaged;
-use super::linear::{BinaryThreshold, LinearParameters, PredictionRule};
+use super::parameters::{BinaryThreshold, LinearParameters, PredictionRule};
 use super::parquet::ParquetColumns;
 use super::vector::{DenseMatrix, read_vector};
-use tensorserve_tensor::error::{Code, Error, Result};
+use super::{damaged, unsupported};
+use tensorserve_tensor::error::Result;
 
 /// The threshold of Spark ML where a model has none.
 const DEFAULT_THRESHOLD: f64 = 0.5;
 
-/// Reads the parameters of a model of any class that is supported.
-pub(super) fn read_parameters(
-    metadata: &Value,
-    columns: &ParquetColumns,
-) -> Result<LinearParameters> {
+/// Reads the parameters of a model of MLlib of any class that is supported.
+pub(super) fn read_mllib(metadata: &Value, columns: &ParquetColumns) -> Result<LinearParameters> {
     let class = metadata.get("class").and_then(Value::as_str);
     let class = class.ok_or_else(|| damaged("its metadata has no class"))?;
     match class {
-        "org.apache.spark.ml.classification.LogisticRegressionModel" => {
-            ml_logistic_regression(metadata, columns)
-        }
-        "org.apache.spark.ml.classification.LinearSVCModel" => {
-            let threshold = ml_parameter(metadata, "threshold").and_then(Value::as_f64);
-            let rule = PredictionRule::Threshold(threshold.unwrap_or(0.0));
-            single_sum(columns, "coefficients", rule)
-        }
-        "org.apache.spark.ml.regression.LinearRegressionModel" => {
-            single_sum(columns, "coefficients", PredictionRule::Regression)
-        }
         "org.apache.spark.mllib.classification.LogisticRegressionModel" => {
             mllib_logistic_regression(metadata, columns)
         }
@@ -43,13 +29,7 @@ pub(super) fn read_parameters(
         | "org.apache.spark.mllib.regression.RidgeRegressionModel" => {
             single_sum(columns, "weights", PredictionRule::Regression)
         }
-        _ => Err(Error::new(
-            Code::Unimplemented,
-            format!(
-                "models of the class {class} are not supported, only logistic and linear \
-                 regression and linear support vector machines; export it to ONNX or PMML"
-            ),
-        )),
+        _ => Err(unsupported(format!("models of the class {class}"))),
     }
 }
 
@@ -60,7 +40,7 @@ fn ml_parameter<'m>(metadata: &'m Value, name: &str) -> Option<&'m Value> {
 }
 
 /// A model of one sum, whose coefficients are in the columns `path.…`.
-fn single_sum(
+pub(super) fn single_sum(
     columns: &ParquetColumns,
     path: &str,
     rule: PredictionRule,
@@ -72,7 +52,10 @@ fn single_sum(
     Ok(LinearParameters { features, coefficients, intercepts: vec![intercept], rule })
 }
 
-fn ml_logistic_regression(metadata: &Value, columns: &ParquetColumns) -> Result<LinearParameters> {
+pub(super) fn ml_logistic_regression(
+    metadata: &Value,
+    columns: &ParquetColumns,
+) -> Result<LinearParameters> {
     // Before Spark 2.1, models have two classes only.
     let is_binary = columns.has("coefficients") && !columns.has("coefficientMatrix");
     if is_binary {

@@ -1,49 +1,54 @@
-//! Linear models that Spark has saved, evaluated without Spark.
+//! Models and pipelines that Spark has saved, evaluated without Spark.
 //!
 //! A model is a folder: `metadata/part-…` describes it in JSON, `data/part-….parquet` has its
 //! parameters. A pipeline has such a folder for each stage, in `stages`.
 //!
-//! * [`parquet`] reads columns of numbers, [`vector`] vectors and matrices in them, and [`classes`] the
-//!   parameters of each class of Spark's models;
-//! * [`linear`] evaluates a model; this file is the [`Platform`].
+//! * [`parquet`] reads tables, [`vector`] vectors and matrices in them, and [`folder`] the folder of a stage;
+//! * [`registry`] knows the classes of stages, which are in [`features`] and [`models`]. A [`stage`] adds
+//!   columns to a [`table`]; [`schema`] finds the inputs, and [`pipeline`] puts stages together;
+//! * [`executable`] runs them;
+//! * [`classes`] and [`parameters`] read linear models, and [`mllib`] evaluates those of MLlib;
+//! * this file is the [`Platform`].
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use self::linear::SparkLinearModel;
-use self::parquet::ParquetColumns;
+use self::folder::{DATA, DATA_ENDING, METADATA, PART, STAGES, StageFolder, part_files};
+use self::mllib::SparkLinearModel;
+use self::pipeline::{SparkPipeline, stage_folders};
 use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, files,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
 };
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod classes;
-mod linear;
+mod executable;
+mod features;
+mod folder;
+mod mllib;
+mod models;
+mod numeric;
+mod parameters;
 mod parquet;
+mod pipeline;
+mod registry;
+mod schema;
+mod stage;
+mod table;
 mod vector;
 
-/// The largest metadata of a model, in bytes.
-const MAX_METADATA_BYTES: u64 = 16 << 20;
+/// The most classes of a model.
+const MAX_CLASSES: usize = 4096;
 
-/// The largest size of the data files: 64 million numbers of 8 bytes, and what surrounds them.
-const MAX_DATA_BYTES: u64 = 1 << 30;
+/// The most elements of a vector.
+const MAX_WIDTH: usize = 1 << 26;
 
-/// The folders of a model.
-const METADATA: &str = "metadata";
-const DATA: &str = "data";
+/// With which the classes of Spark start.
+const SPARK: &str = "org.apache.spark.";
 
-/// The folder of a pipeline's stages.
-const STAGES: &str = "stages";
-
-/// With which the names of files in these folders start.
-const PART: &str = "part-";
-
-/// With which the names of data files end.
-const DATA_ENDING: &str = ".parquet";
+/// With which the classes of MLlib start.
+const MLLIB: &str = "org.apache.spark.mllib.";
 
 /// The `spark` platform.
 pub struct Spark;
@@ -67,8 +72,14 @@ impl Platform for Spark {
 
     fn recognises(&self, place: &Place) -> bool {
         let folder = place.path();
+        let has_parts = !part_files(&folder.join(METADATA), "").is_empty();
         let has_values = folder.join(DATA).is_dir() || folder.join(STAGES).is_dir();
-        has_values && !part_files(&folder.join(METADATA), "").is_empty()
+        // Some stages have parameters only.
+        has_parts && (has_values || is_stage(folder))
+    }
+
+    fn input_style(&self) -> InputStyle {
+        InputStyle::Rows
     }
 
     fn takes_threads(&self) -> bool {
@@ -76,26 +87,20 @@ impl Platform for Spark {
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        let folder = match stage_of(folder) {
-            Ok(stage) => stage,
-            Err(error) => return Completeness::Broken(error),
-        };
-        for (inner, ending) in [(METADATA, ""), (DATA, DATA_ENDING)] {
-            if part_files(&folder.join(inner), ending).is_empty() {
-                return Completeness::Missing(format!("a file {inner}/{PART}*{ending}"));
-            }
+        match missing_file(folder) {
+            Ok(None) => Completeness::Complete,
+            Ok(Some(missing)) => Completeness::Missing(missing),
+            Err(error) => Completeness::Broken(error),
         }
-        Completeness::Complete
     }
 
     fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let SparkModelFolder { signature, written_by, bytes, .. } = SparkModelFolder::open(folder)?;
+        let SparkModel { signature, written_by, bytes, .. } = SparkModel::open(folder)?;
         Ok(Inspection { signatures: vec![signature], written_by, bytes, external_ops: Vec::new() })
     }
 
     fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let SparkModelFolder { signature, model, bytes, .. } = SparkModelFolder::open(folder)?;
-        let executable: Arc<dyn Executable> = Arc::new(model);
+        let SparkModel { signature, executable, bytes, .. } = SparkModel::open(folder)?;
         Ok(Loaded {
             signatures: vec![signature],
             executable,
@@ -106,108 +111,99 @@ impl Platform for Spark {
     }
 }
 
-/// The folder of the model: that of the only stage of a pipeline, or else `folder` itself.
-fn stage_of(folder: &Path) -> Result<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder.join(STAGES)) else {
-        return Ok(folder.to_owned());
-    };
-    let stages = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-    let mut stages: Vec<PathBuf> = stages.collect();
-    stages.sort();
-    if let [only] = &stages[..] {
-        return Ok(only.clone());
+/// Whether a folder has the metadata of a class of Spark ML.
+fn is_stage(folder: &Path) -> bool {
+    let stage = StageFolder::open(folder);
+    stage.is_ok_and(|stage| stage.class().is_ok_and(|class| class.starts_with(SPARK)))
+}
+
+/// What a folder that is still being written lacks, if that can be seen: files of its own or of its stages.
+fn missing_file(folder: &Path) -> Result<Option<String>> {
+    let lacks = |folder: &Path| part_files(&folder.join(METADATA), "").is_empty();
+    if lacks(folder) {
+        return Ok(Some(format!("a file {METADATA}/{PART}*")));
     }
-    let names = stages.iter().filter_map(|stage| stage.file_name());
-    let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
-    let message = format!(
-        "{} is a pipeline of {} stages ({}), and only pipelines of one stage are supported: save the \
-         model of its last stage, and send the features that the other stages compute",
-        folder.display(),
-        names.len(),
-        names.join(", ")
-    );
-    Err(Error::new(Code::Unimplemented, message))
+    if !folder.join(STAGES).is_dir() {
+        let is_table = folder.join(DATA).is_dir() && part_files(&folder.join(DATA), "").is_empty();
+        let is_table = is_table && !folder.join(DATA).join(DATA).is_dir();
+        return Ok(is_table.then(|| format!("a file {DATA}/{PART}*{DATA_ENDING}")));
+    }
+    let stages = stage_folders(folder)?;
+    let missing = stages.iter().find(|stage| lacks(stage));
+    Ok(missing.map(|stage| {
+        let name = stage.file_name().unwrap_or_default().display();
+        format!("a file {STAGES}/{name}/{METADATA}/{PART}*")
+    }))
 }
 
-/// The files `part-…` of a folder with this ending, sorted.
-fn part_files(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = paths.filter(|path| is_part(path, ending)).collect();
-    found.sort();
-    found
-}
-
-fn is_part(path: &Path, ending: &str) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy());
-    name.is_some_and(|name| name.starts_with(PART) && name.ends_with(ending))
-}
-
-/// The folder of a model that is read.
-struct SparkModelFolder {
+/// A model that is read.
+struct SparkModel {
     signature: Signature,
-    model: SparkLinearModel,
+    executable: Arc<dyn Executable>,
     /// The version of Spark that wrote it; empty if not recorded.
     written_by: String,
-    /// The size of its data files.
+    /// The size of its files.
     bytes: u64,
 }
 
-impl SparkModelFolder {
+impl SparkModel {
     fn open(folder: &Path) -> Result<Self> {
-        let stage = stage_of(folder)?;
-        SparkModelFolder::read(&stage).map_err(|error| error.context(folder.display()))
+        SparkModel::read(folder).map_err(|error| error.context(folder.display()))
     }
 
     fn read(folder: &Path) -> Result<Self> {
-        let metadata = read_metadata(&folder.join(METADATA))?;
-        let (columns, bytes) = read_data(&folder.join(DATA))?;
-        let parameters = classes::read_parameters(&metadata, &columns)?;
-        let (signature, model) = SparkLinearModel::new(parameters)?;
-        let version = metadata.get("sparkVersion").and_then(Value::as_str);
-        let written_by = version.map_or(String::new(), |version| format!("Spark {version}"));
-        Ok(SparkModelFolder { signature, model, written_by, bytes })
-    }
-}
-
-/// Reads the first line that is not blank of the files in `folder`.
-fn read_metadata(folder: &Path) -> Result<Value> {
-    for file in part_files(folder, "") {
-        let bytes = files::read(&file, MAX_METADATA_BYTES)?;
-        let line = bytes.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
-        if let Some(line) = line {
-            return serde_json::from_slice(line).map_err(|error| {
-                let message = format!("{} is not valid JSON: {error}", file.display());
-                damaged(message).with_source(error)
-            });
+        let stage = StageFolder::open(folder)?;
+        let bytes = size_of_files(folder, 0);
+        if stage.class()?.starts_with(MLLIB) {
+            let parameters = classes::read_mllib(stage.metadata(), &stage.data()?)?;
+            let (signature, model) = SparkLinearModel::new(parameters)?;
+            let executable: Arc<dyn Executable> = Arc::new(model);
+            let written_by = match stage.version() {
+                "" => String::new(),
+                version => format!("Spark {version}"),
+            };
+            return Ok(SparkModel { signature, executable, written_by, bytes });
         }
+        let pipeline = SparkPipeline::load(folder)?;
+        let (signature, written_by) = (pipeline.signature()?, pipeline.written_by.clone());
+        Ok(SparkModel { signature, executable: Arc::new(pipeline), written_by, bytes })
     }
-    Err(Error::not_found(format!("{METADATA} has no file {PART}* that is not empty")))
 }
 
-/// Reads the columns of the files in `folder`; also returns the size of the files in bytes.
-fn read_data(folder: &Path) -> Result<(ParquetColumns, u64)> {
-    let mut all = ParquetColumns::default();
-    let mut size = 0u64;
-    let files = part_files(folder, DATA_ENDING);
-    if files.is_empty() {
-        return Err(Error::not_found(format!("{DATA} has no file {PART}*{DATA_ENDING}")));
-    }
-    for file in files {
-        let bytes = files::read(&file, MAX_DATA_BYTES.saturating_sub(size))?;
-        size = size.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        let columns = ParquetColumns::read(&bytes);
-        all.append(columns.map_err(|error| error.context(file.display()))?);
-    }
-    match all.rows {
-        1 => Ok((all, size)),
-        rows => Err(damaged(format!("its table has {rows} rows instead of 1"))),
-    }
+/// The size of the files in a folder and those in it.
+fn size_of_files(folder: &Path, depth: usize) -> u64 {
+    const MAX_DEPTH: usize = 16;
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => {
+            size_of_files(&entry.path(), depth + 1)
+        }
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        _ => 0,
+    });
+    sizes.fold(0, u64::saturating_add)
+}
+
+/// A size as a number.
+#[allow(clippy::cast_precision_loss)] // Sizes are far below 2^53.
+fn float(size: usize) -> f64 {
+    size as f64
+}
+
+/// An index or a size, which was an integer in a table; out of every range if it was negative or missing.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn index_of(number: f64) -> usize {
+    if number >= 0.0 { number as usize } else { usize::MAX }
 }
 
 /// The error for a damaged model.
 fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Code::DataLoss, format!("the model is damaged: {what}"))
+}
+
+/// The error for what a model has and is not supported.
+fn unsupported(what: impl std::fmt::Display) -> Error {
+    Error::new(Code::Unimplemented, format!("the model has {what}, which is not supported"))
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
 //! Models of every supported class, with Spark's predictions for some rows.
 //!
-//! `tests/data/platforms/spark/make.py` made most of them with Spark 3.5.8.
-
-use std::collections::BTreeMap;
+//! `tests/data/platforms/spark/make.py` made most of the linear ones with Spark 3.5.8, and `make_pipelines.py`
+//! the pipelines with Spark 4.1.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::classes::read_parameters;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Read;
+
+use super::parquet::ParquetColumns;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::RunOptions;
-use tensorserve_tensor::{Shape, Tensor, aligned_vec};
+use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
 const SAMPLE: &str = "simple-tensorflow-serving/models/mllib_lr_model";
 
@@ -23,8 +26,8 @@ fn rows(rows: &[Vec<f64>]) -> Tensor {
     Tensor::from_vec(Shape::new(&dims).expect("a shape"), values).expect("a tensor")
 }
 
-fn run(folder: &SparkModelFolder, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
-    let outputs = folder.model.run(0, &[input], RunOptions::default())?;
+fn run(folder: &SparkModel, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
+    let outputs = folder.executable.run(0, &[input], RunOptions::default())?;
     let mut named = BTreeMap::new();
     for (spec, tensor) in folder.signature.outputs.iter().zip(&outputs) {
         let values = tensor.values::<f64>().expect("doubles").to_vec();
@@ -51,7 +54,7 @@ fn models_predict_what_spark_predicts() {
     let expected: BTreeMap<String, Vec<Case>> = serde_json::from_str(&text).expect("expected");
     assert_eq!(expected.len(), 12);
     for (name, cases) in expected {
-        let model = SparkModelFolder::open(&folder.join(&name));
+        let model = SparkModel::open(&folder.join(&name));
         let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
         let input: Vec<Vec<f64>> = cases.iter().map(|case| case.features.clone()).collect();
         let outputs = run(&model, rows(&input)).expect("outputs");
@@ -78,7 +81,7 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = test_data(SAMPLE);
     assert!(Spark.recognises(&Place::new(&folder)));
     assert!(matches!(Spark.check(&folder), Completeness::Complete));
-    let model = SparkModelFolder::open(&folder).expect("a model");
+    let model = SparkModel::open(&folder).expect("a model");
     assert_eq!(model.written_by, "Spark 2.3.2");
     assert_eq!(model.signature.inputs[0].shape.sizes(), Some(vec![-1, 692]));
 
@@ -97,7 +100,7 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
 
 #[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
-    let model = SparkModelFolder::open(&test_data(SAMPLE)).expect("a model");
+    let model = SparkModel::open(&test_data(SAMPLE)).expect("a model");
     let none = Tensor::from_vec(Shape::new(&[0, 692]).expect("a shape"), aligned_vec::<f64>(0));
     assert_eq!(run(&model, none.expect("a tensor")).expect("no rows")["prediction"].len(), 0);
     let error = run(&model, rows(&[vec![0.0; 3]])).expect_err("too few").to_string();
@@ -109,13 +112,229 @@ fn inputs_of_any_shape_are_answered_or_refused() {
     assert!(error.contains("has the dtype float, and the model takes double"), "{error}");
 }
 
+/// Writes the files of a model, whose paths are relative to its folder.
+fn write_model(folder: &Path, files: &BTreeMap<String, Vec<u8>>) {
+    for (path, content) in files {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        fs::write(path, content).expect("written");
+    }
+}
+
+/// A model of these stages, each with its metadata; they have no tables.
+fn pipeline_of(folder: &Path, stages: &[Value]) {
+    let mut files = BTreeMap::new();
+    let class = "org.apache.spark.ml.PipelineModel";
+    files.insert("metadata/part-00000".to_owned(), json!({ "class": class }).to_string());
+    for (at, stage) in stages.iter().enumerate() {
+        files.insert(format!("stages/{at}_s/metadata/part-00000"), stage.to_string());
+    }
+    let files = files.into_iter().map(|(path, text)| (path, text.into_bytes()));
+    write_model(folder, &files.collect());
+}
+
+fn stage(class: &str, parameters: &Value) -> Value {
+    json!({ "class": format!("org.apache.spark.ml.{class}"), "paramMap": parameters })
+}
+
+/// The error for a pipeline of these stages.
+fn refusal(stages: &[Value]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    pipeline_of(folder.path(), stages);
+    SparkModel::open(folder.path()).err().expect("refused").to_string()
+}
+
 #[test]
-fn other_classes_are_refused_by_name() {
-    let class = "org.apache.spark.ml.classification.GBTClassificationModel";
-    let metadata = json!({ "class": class });
-    let error = read_parameters(&metadata, &ParquetColumns::default()).err().expect("refused");
-    assert_eq!(error.code(), Code::Unimplemented);
-    assert!(error.message().contains(class), "{error}");
+fn what_is_not_supported_is_refused_by_name_with_the_way_on() {
+    let sql = stage("feature.SQLTransformer", &json!({ "statement": "SELECT 1" }));
+    let error = refusal(&[sql]);
+    assert!(error.contains("org.apache.spark.ml.feature.SQLTransformer"), "{error}");
+    assert!(error.contains("compute these columns before the request"), "{error}");
+    let foreign = json!({ "class": "ml.dmlc.xgboost4j.scala.spark.XGBoostClassificationModel" });
+    assert!(refusal(&[foreign]).contains("export its model in the format of its library"));
+    let pattern = json!({ "inputCol": "t", "outputCol": "w", "pattern": "(?<=a)b" });
+    let error = refusal(&[stage("feature.RegexTokenizer", &pattern)]);
+    assert!(error.contains("\"(?<=a)b\"") && error.contains("look-around"), "{error}");
+    let columns = json!({ "inputCol": "words", "outputCol": "counts" });
+    let error = refusal(&[stage("feature.HashingTF", &columns)]);
+    assert!(error.contains("put the tokenizer into the pipeline"), "{error}");
+    let encoder = stage("feature.OneHotEncoder", &json!({ "inputCol": "i", "outputCol": "v" }));
+    assert!(refusal(&[encoder]).contains("Spark 2's OneHotEncoder of column \"i\""));
+    let columns = json!({ "inputCol": "v", "outputCol": "n" });
+    let error = refusal(&[stage("feature.Normalizer", &columns)]);
+    assert!(error.contains("put a VectorSizeHint into the pipeline"), "{error}");
+}
+
+/// The JSON in a compressed file.
+fn gzip_json(name: &str) -> Value {
+    let file = fs::File::open(test_data("platforms/spark").join(name)).expect("a file");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("text");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The models of `pipelines.json.gz`: the files of each, whose bytes are the characters of texts.
+fn pipelines() -> BTreeMap<String, BTreeMap<String, Vec<u8>>> {
+    let bytes = |text: &Value| {
+        let text = text.as_str().expect("a text");
+        text.chars().map(|c| u8::try_from(u32::from(c)).expect("a byte")).collect()
+    };
+    let mut models = BTreeMap::new();
+    for (name, files) in gzip_json("pipelines.json.gz").as_object().expect("models") {
+        let files = files.as_object().expect("files").iter();
+        let files = files.map(|(path, content)| (path.clone(), bytes(content)));
+        models.insert(name.clone(), files.collect());
+    }
+    models
+}
+
+fn number(value: &Value) -> f64 {
+    match value {
+        Value::String(text) => text.parse().expect("a number"),
+        other => other.as_f64().unwrap_or(f64::NAN),
+    }
+}
+
+/// The column `name` of rows, for an input of this dtype.
+fn input_of(columns: &Value, name: &str, dtype: DType) -> Tensor {
+    let column = columns[name].as_array().unwrap_or_else(|| panic!("no column {name}"));
+    if dtype == DType::String {
+        let mut values = StringsBuilder::default();
+        for value in column {
+            // The texts of numbers are those of Java, where Spark takes them for categories.
+            let text = match (value.as_f64(), value.as_str()) {
+                (Some(number), _) => format!("{number:?}"),
+                (None, Some("nan")) | (None, None) => String::new(),
+                (None, Some(text)) => text.to_owned(),
+            };
+            values.push(text.as_bytes());
+        }
+        return Tensor::from_strings(Shape::vector(column.len()), values).expect("a tensor");
+    }
+    let mut values = aligned_vec(column.len());
+    column.iter().for_each(|value| values.push(number(value)));
+    Tensor::from_vec(Shape::vector(column.len()), values).expect("a tensor")
+}
+
+/// The values of an output as JSON, of each row one.
+fn output_of(tensor: &Tensor) -> Vec<Value> {
+    let rows = tensor.rows().expect("rows");
+    if let Some(strings) = tensor.strings() {
+        return strings.iter().map(|text| json!(String::from_utf8_lossy(text))).collect();
+    }
+    if let Some(integers) = tensor.values::<i32>() {
+        return integers.iter().map(|integer| json!(f64::from(*integer))).collect();
+    }
+    let values = tensor.values::<f64>().expect("doubles");
+    let width = values.len() / rows.max(1);
+    let as_json = |value: &f64| match value.is_finite() {
+        true => json!(value),
+        false => json!(value.to_string()),
+    };
+    let row = |row: &[f64]| match tensor.shape().dims().len() {
+        1 => as_json(&row[0]),
+        _ => row.iter().map(as_json).collect(),
+    };
+    values.chunks_exact(width).map(row).collect()
+}
+
+/// The greatest difference of a value from the expected one, relative to that. Rows that Spark drops have
+/// no prediction.
+fn difference(got: &Value, expected: &Value) -> f64 {
+    match expected {
+        Value::Null => match got {
+            Value::String(text) if text.is_empty() || text == "NaN" => 0.0,
+            Value::Array(values) if values.iter().all(|value| value == "NaN") => 0.0,
+            _ => f64::INFINITY,
+        },
+        Value::Array(values) => {
+            let got = got.as_array().expect("a list");
+            assert_eq!(got.len(), values.len());
+            got.iter().zip(values).map(|(got, value)| difference(got, value)).fold(0.0, f64::max)
+        }
+        Value::String(text) if text.parse::<f64>().is_err() => {
+            if got == expected {
+                0.0
+            } else {
+                f64::INFINITY
+            }
+        }
+        _ => {
+            let (got, expected) = (number(got), number(expected));
+            let is_same = got == expected || got.is_nan() && expected.is_nan();
+            let difference = (got - expected).abs() / expected.abs().max(1e-9);
+            match is_same {
+                true => 0.0,
+                false if difference.is_nan() => f64::INFINITY,
+                false => difference,
+            }
+        }
+    }
+}
+
+/// How far models may be from Spark: exponentials, and sums in another order.
+const TOLERANCE: f64 = 1e-9;
+
+#[test]
+fn pipelines_predict_what_spark_predicts() {
+    let (rows, expected) = (gzip_json("rows.json.gz"), gzip_json("expected_pipelines.json.gz"));
+    let models = pipelines();
+    assert_eq!(models.len(), 37);
+    let mut failed = Vec::new();
+    for (name, files) in &models {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_model(folder.path(), files);
+        assert!(Spark.recognises(&Place::new(folder.path())), "{name}");
+        assert!(matches!(Spark.check(folder.path()), Completeness::Complete), "{name}");
+        let model = match SparkModel::open(folder.path()) {
+            Ok(model) => model,
+            Err(error) => {
+                failed.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let case = &expected[name];
+        let columns = &rows[case["rows"].as_str().expect("rows")];
+        let signature = &model.signature;
+        let inputs: Vec<Tensor> = signature
+            .inputs
+            .iter()
+            .map(|spec| input_of(columns, &spec.alias, spec.dtype().expect("a dtype")))
+            .collect();
+        let outputs = match model.executable.run(0, &inputs, RunOptions::default()) {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                failed.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let outputs: HashMap<&str, Vec<Value>> = signature
+            .outputs
+            .iter()
+            .map(|spec| &*spec.alias)
+            .zip(outputs.iter().map(output_of))
+            .collect();
+        for (column, expected) in case["outputs"].as_object().expect("outputs") {
+            let Some(got) = outputs.get(&**column) else {
+                failed.push(format!("{name}: no output {column}"));
+                continue;
+            };
+            let mut greatest = (0.0, 0);
+            for (row, expected) in expected.as_array().expect("rows").iter().enumerate() {
+                let difference = difference(&got[row], expected);
+                if difference > greatest.0 {
+                    greatest = (difference, row);
+                }
+            }
+            println!("{name} {column} {:.1e}", greatest.0);
+            if greatest.0 > TOLERANCE {
+                let row = greatest.1;
+                let (got, expected) = (&got[row], &expected[row]);
+                failed.push(format!("{name} {column} row {row}: {got}, not {expected}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]
@@ -132,7 +351,7 @@ fn files_of_every_layout_hold_the_same() {
         assert_eq!(columns.rows, 1);
         assert_eq!(columns.list("v.values"), values, "{name}");
         assert_eq!(columns.list("flags"), flags, "{name}");
-        assert_eq!(columns.list("v.size"), [0.0; 0], "{name}");
+        assert_eq!(columns.number("v.size"), None, "{name}");
         assert_eq!(columns.list("v.indices"), [0.0; 0], "{name}");
         assert_eq!(columns.number("yes"), Some(1.0), "{name}");
         assert_eq!(columns.number("half"), Some(0.5), "{name}");
@@ -143,9 +362,11 @@ fn files_of_every_layout_hold_the_same() {
         }
     }
     let gzip = fs::read(folder.join("gzip.parquet")).expect("a file");
-    let error = ParquetColumns::read(&gzip).expect_err("refused");
-    assert_eq!(error.code(), Code::Unimplemented);
-    assert!(error.message().contains("a compression other than Snappy"), "{error}");
+    let columns = ParquetColumns::read(&gzip).expect("read");
+    assert_eq!(columns.rows, 1);
+    for length in (0..gzip.len()).step_by(7) {
+        assert!(ParquetColumns::read(&gzip[..length]).is_err(), "gzip cut at {length}");
+    }
 }
 
 /// The only data file of a model.
@@ -158,7 +379,6 @@ fn data_file(folder: &str) -> Vec<u8> {
 fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
     let mut random = Random::seeded(7);
     for folder in [SAMPLE, "platforms/spark/ml_multinomial", "platforms/spark/mllib_multinomial"] {
-        let metadata = read_metadata(&test_data(folder).join(METADATA)).expect("metadata");
         let file = data_file(folder);
         for length in 0..file.len() {
             assert!(ParquetColumns::read(&file[..length]).is_err(), "{folder} cut at {length}");
@@ -166,9 +386,84 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
         for _ in 0..4_000 {
             let mut bytes = file.clone();
             random.damage(&mut bytes, 3, None);
-            if let Ok(columns) = ParquetColumns::read(&bytes) {
-                let _ = read_parameters(&metadata, &columns).and_then(SparkLinearModel::new);
-            }
+            drop(ParquetColumns::read(&bytes));
         }
     }
+}
+
+/// Zeros for each input, two rows.
+fn zeros(signature: &Signature) -> Vec<Tensor> {
+    let inputs = signature.inputs.iter().map(|spec| {
+        if spec.dtype() == Some(DType::String) {
+            let mut values = StringsBuilder::default();
+            values.push(b"a b");
+            values.push(b"");
+            return Tensor::from_strings(Shape::vector(2), values).expect("a tensor");
+        }
+        let sizes = spec.shape.sizes().expect("sizes");
+        let dims: Vec<i64> = sizes.iter().map(|size| if *size < 0 { 2 } else { *size }).collect();
+        let shape = Shape::new(&dims).expect("a shape");
+        let mut values = aligned_vec(shape.elements().expect("few"));
+        values.resize(shape.elements().expect("few"), 0.0);
+        Tensor::from_vec(shape, values).expect("a tensor")
+    });
+    inputs.collect()
+}
+
+#[test]
+fn damaged_pipelines_are_refused_or_answer() {
+    let mut random = Random::seeded(11);
+    for (name, files) in pipelines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_model(folder.path(), &files);
+        // Some files of a formula hold nothing but names.
+        let is_used =
+            |path: &&String| name != "formula" || path.contains("lr_") || path.contains("Logistic");
+        let paths: Vec<&String> = files.keys().filter(is_used).collect();
+        for round in 0..120 {
+            let path = paths[random.below(paths.len())];
+            let mut bytes = files[path].clone();
+            match round % 4 {
+                0 => bytes.truncate(random.below(bytes.len())),
+                _ => random.damage(&mut bytes, 3, None),
+            }
+            fs::write(folder.path().join(path), &bytes).expect("written");
+            let is_cut = bytes.len() < files[path].len();
+            match SparkModel::open(folder.path()) {
+                Ok(model) => {
+                    assert!(!is_cut || !path.ends_with(".parquet"), "{name}: {path} cut");
+                    let inputs = zeros(&model.signature);
+                    drop(model.executable.run(0, &inputs, RunOptions::default()));
+                }
+                Err(error) => assert!(!error.message().is_empty()),
+            }
+            fs::write(folder.path().join(path), &files[path]).expect("written");
+        }
+        let path = paths[random.below(paths.len())];
+        fs::remove_file(folder.path().join(path)).expect("removed");
+        assert!(SparkModel::open(folder.path()).is_err(), "{name} without {path}");
+    }
+}
+
+#[test]
+fn invalid_values_are_refused_with_their_column_and_row() {
+    let models = pipelines();
+    let folder = tempfile::tempdir().expect("a folder");
+    write_model(folder.path(), &models["poisson_robust"]);
+    let model = SparkModel::open(folder.path()).expect("a model");
+    let rows = gzip_json("rows.json.gz");
+    let run = |rows: &Value| {
+        let inputs = model.signature.inputs.iter();
+        let inputs: Vec<Tensor> =
+            inputs.map(|spec| input_of(rows, &spec.alias, DType::Double)).collect();
+        model.executable.run(0, &inputs, RunOptions::default())
+    };
+    run(&rows["clean"]).expect("predictions");
+    let mut with_missing = rows["clean"].clone();
+    with_missing["n"][500] = json!("NaN");
+    let error = run(&with_missing).expect_err("refused");
+    assert_eq!(error.code(), Code::InvalidArgument);
+    let message = error.to_string();
+    assert!(message.contains("row 500: column \"n\" is missing or NaN"), "{message}");
+    assert!(message.contains("handleInvalid=\"error\""), "{message}");
 }

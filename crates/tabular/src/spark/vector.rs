@@ -1,7 +1,10 @@
 //! Vectors and matrices of Spark, in the columns of `VectorUDT` and `MatrixUDT`.
 
-use super::damaged;
+use super::{damaged, index_of};
+use serde_json::Value;
+
 use super::parquet::ParquetColumns;
+use super::parquet::column::NestedColumn;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The most coefficients: 512 MiB of memory.
@@ -92,11 +95,11 @@ impl DenseMatrix {
         }
         for (line, ends) in pointers.windows(2).enumerate() {
             let [start, end] = ends else { continue };
-            let range = index(*start)..index(*end);
+            let range = index_of(*start)..index_of(*end);
             let elements = positions.get(range.clone()).zip(values.get(range));
             let (positions, values) = elements.ok_or_else(|| out_of_range(path))?;
             for (position, value) in positions.iter().zip(values) {
-                let position = index(*position);
+                let position = index_of(*position);
                 if position >= lines.length {
                     return Err(out_of_range(path));
                 }
@@ -113,7 +116,7 @@ fn fill(dense: &mut [f64], indices: &[f64], values: &[f64], path: &str) -> Resul
         return Err(damaged(format!("{path} has {values} values for {indices} indices")));
     }
     for (position, value) in indices.iter().zip(values) {
-        match dense.get_mut(index(*position)) {
+        match dense.get_mut(index_of(*position)) {
             Some(element) => *element = *value,
             None => return Err(out_of_range(path)),
         }
@@ -125,15 +128,9 @@ fn out_of_range(path: &str) -> Error {
     damaged(format!("{path} has an index that is out of range"))
 }
 
-/// An index, which was a 32-bit integer; out of every range if it was negative.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn index(number: f64) -> usize {
-    if number >= 0.0 { number as usize } else { usize::MAX }
-}
-
 /// Reads a size.
 fn read_size(columns: &ParquetColumns, path: &str) -> Result<usize> {
-    let size = columns.number(path).map(index).filter(|size| *size <= MAX_COEFFICIENTS);
+    let size = columns.number(path).map(index_of).filter(|size| *size <= MAX_COEFFICIENTS);
     size.ok_or_else(|| damaged(format!("{path} is not a valid size")))
 }
 
@@ -143,4 +140,88 @@ fn zeros(count: usize, path: &str) -> Result<Vec<f64>> {
         return Err(Error::new(Code::ResourceExhausted, message));
     }
     Ok(vec![0.0; count])
+}
+
+/// A vector as Spark writes it in parameters: dense, or sparse.
+pub(super) fn vector_of_json(value: &Value) -> Option<Vec<f64>> {
+    let values: Option<Vec<f64>> =
+        value.get("values")?.as_array()?.iter().map(Value::as_f64).collect();
+    let values = values?;
+    if value.get("type")?.as_f64()? == DENSE {
+        return Some(values);
+    }
+    let size = usize::try_from(value.get("size")?.as_u64()?).ok()?;
+    let indices: Option<Vec<f64>> =
+        value.get("indices")?.as_array()?.iter().map(Value::as_f64).collect();
+    let mut dense = zeros(size, "a vector").ok()?;
+    fill(&mut dense, &indices?, &values, "a vector").ok()?;
+    Some(dense)
+}
+
+/// The vectors in the columns `path.…`: one for each row, or each element of the list of the only row.
+pub(super) fn read_vectors(columns: &ParquetColumns, path: &str) -> Result<Vec<Vec<f64>>> {
+    let column = |name: &str| columns.column(&format!("{path}.{name}"));
+    let parts = column("type").zip(column("size")).zip(column("indices")).zip(column("values"));
+    let (((kinds, sizes), indices), values) =
+        parts.ok_or_else(|| damaged(format!("{path} has no vectors")))?;
+    let level = kinds.depth();
+    if sizes.depth() != level || indices.depth() != level + 1 || values.depth() != level + 1 {
+        return Err(damaged(format!("{path} has no vectors")));
+    }
+    let mut vectors = Vec::new();
+    let mut total = 0usize;
+    for (at, kind) in kinds.numbers().iter().enumerate() {
+        let part = |column: &'_ NestedColumn| column.range(level, at);
+        let own = values.numbers().get(part(values)).unwrap_or_default();
+        let vector = match *kind {
+            DENSE => own.to_vec(),
+            _ => {
+                let size = sizes.numbers().get(at).copied().map(index_of);
+                let size = size.filter(|size| *size <= MAX_COEFFICIENTS - total);
+                let size = size.ok_or_else(|| damaged(format!("{path} has no valid size")))?;
+                let mut dense = zeros(size, path)?;
+                let positions = indices.numbers().get(part(indices)).unwrap_or_default();
+                fill(&mut dense, positions, own, path)?;
+                dense
+            }
+        };
+        total = total.saturating_add(vector.len());
+        if total > MAX_COEFFICIENTS {
+            return Err(damaged(format!("{path} has more than {MAX_COEFFICIENTS} numbers")));
+        }
+        vectors.push(vector);
+    }
+    Ok(vectors)
+}
+
+/// The dense matrices in the columns `path.…`, one for each element of the list of the only row: of each,
+/// its number of rows, and its values, one row after the other.
+pub(super) fn read_matrices(
+    columns: &ParquetColumns,
+    path: &str,
+) -> Result<Vec<(usize, Vec<f64>)>> {
+    let column = |name: &str| columns.column(&format!("{path}.{name}"));
+    let wrong = || damaged(format!("{path} has no dense matrices"));
+    let (rows, values) = column("numRows").zip(column("values")).ok_or_else(wrong)?;
+    let transposed = columns.list(&format!("{path}.isTransposed"));
+    if rows.depth() != 1 || values.depth() != 2 {
+        return Err(wrong());
+    }
+    let mut matrices = Vec::new();
+    for (at, rows) in rows.numbers().iter().enumerate() {
+        let rows = index_of(*rows);
+        let own = values.numbers().get(values.range(1, at)).unwrap_or_default();
+        let width = own.len().checked_div(rows).filter(|width| width * rows == own.len());
+        let width = width.ok_or_else(wrong)?;
+        let is_by_row = transposed.get(at).copied() == Some(1.0);
+        let mut matrix = Vec::with_capacity(own.len());
+        for row in 0..rows {
+            match is_by_row {
+                true => matrix.extend(own.iter().skip(row * width).take(width)),
+                false => matrix.extend(own.iter().skip(row).step_by(rows)),
+            }
+        }
+        matrices.push((rows, matrix));
+    }
+    Ok(matrices)
 }

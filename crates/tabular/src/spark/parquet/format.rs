@@ -72,6 +72,7 @@ pub(super) mod physical_type {
     pub(in super::super) const INT64: i64 = 2;
     pub(in super::super) const FLOAT: i64 = 4;
     pub(in super::super) const DOUBLE: i64 = 5;
+    pub(in super::super) const BYTE_ARRAY: i64 = 6;
 }
 
 /// `FieldRepetitionType`.
@@ -93,6 +94,8 @@ pub(super) mod encoding {
 pub(super) mod codec {
     pub(in super::super) const UNCOMPRESSED: i64 = 0;
     pub(in super::super) const SNAPPY: i64 = 1;
+    pub(in super::super) const GZIP: i64 = 2;
+    pub(in super::super) const ZSTD: i64 = 6;
 }
 
 /// `PageType`.

@@ -1,29 +1,32 @@
-//! Parquet files, as far as Spark's models need them: one row, whose numbers and lists of numbers are
-//! read as one list for each column.
+//! Parquet files, as far as Spark's models need them: columns of numbers and texts, in structs, lists
+//! and maps.
 //!
 //! This is not the `parquet` crate, which has twenty dependencies and many more features. Supported
 //! are data pages of version 1 and 2, plain or with a dictionary, uncompressed or compressed with
-//! Snappy, of numbers and booleans.
+//! Snappy, gzip or zstd.
 //!
 //! * [`thrift`] reads metadata, whose field ids and enumerations are in [`format`](mod@format);
-//! * [`page`] reads the pages of a column, and [`rle`] their levels and indices.
+//! * [`page`] reads the pages of a column, [`rle`] their levels and indices, and [`column`] assembles rows
+//!   and lists from them.
 
 use std::collections::HashMap;
 
+use self::column::NestedColumn;
 use self::format::{
-    codec, column_chunk, column_metadata, file_metadata, repetition_type, row_group, schema_element,
+    column_chunk, column_metadata, file_metadata, repetition_type, row_group, schema_element,
 };
 use self::page::{LeafColumn, PageKind, ParquetPage, PhysicalType, decode_values};
 use self::thrift::ThriftValue;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+pub(super) mod column;
 mod format;
 mod page;
 mod rle;
 mod thrift;
 
-/// The most numbers of a file: a model of 64 million coefficients.
-const MAX_NUMBERS: usize = 1 << 26;
+/// The most bytes of the values of a file: those of a model of 64 million coefficients.
+const MAX_VALUE_BYTES: usize = 1 << 29;
 
 /// The largest file metadata, in bytes.
 const MAX_METADATA: usize = 16 << 20;
@@ -34,17 +37,22 @@ const MAX_GROUP_DEPTH: usize = 16;
 /// With which a file starts and ends.
 const MAGIC: &[u8] = b"PAR1";
 
-/// The names between a list and its values, which depend on the program that wrote the file.
-const LIST_SUFFIXES: [&str; 4] = [".list.element", ".bag.array", ".array", ".element"];
+/// The names of the groups between a list and its elements, which depend on the program that wrote the
+/// file.
+const LIST_GROUPS: [&[&str]; 5] =
+    [&["list", "element"], &["bag", "array_element"], &["bag", "array"], &["array"], &["element"]];
+
+/// The names of the group of a map's entries.
+const MAP_GROUP: &str = "key_value";
+const OLD_MAP_GROUP: &str = "map";
 
 /// The columns of a file.
 #[derive(Debug, Default)]
 pub(super) struct ParquetColumns {
     /// The number of rows.
     pub(super) rows: usize,
-    /// The values of each column, without nulls, of all rows. The key is its path, such as
-    /// `weights.values`, without [`LIST_SUFFIXES`].
-    values: HashMap<String, Vec<f64>>,
+    /// The columns by their paths, such as `weights.values`, without [`LIST_GROUPS`].
+    columns: HashMap<String, NestedColumn>,
 }
 
 fn damaged(what: &str) -> Error {
@@ -60,7 +68,7 @@ fn unsupported(what: &str) -> Error {
 }
 
 impl ParquetColumns {
-    /// Reads all columns of numbers of a file.
+    /// Reads all columns of numbers and texts of a file.
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let metadata = split_metadata(bytes).ok_or_else(|| damaged("its footer is missing"))?;
         let (metadata, _) = ThriftValue::read_struct(metadata)
@@ -69,50 +77,73 @@ impl ParquetColumns {
         let rows = metadata
             .size(file_metadata::NUM_ROWS)
             .ok_or_else(|| damaged("its number of rows is missing"))?;
-        let mut columns = ParquetColumns { rows, values: HashMap::new() };
-        let mut budget = MAX_NUMBERS;
+        let mut columns = HashMap::new();
+        let mut budget = MAX_VALUE_BYTES;
         for group in metadata.list(file_metadata::ROW_GROUPS).unwrap_or_default() {
             for chunk in group.list(row_group::COLUMNS).unwrap_or_default() {
                 let metadata = chunk
                     .field(column_chunk::META_DATA)
                     .ok_or_else(|| damaged("the metadata of a column is missing"))?;
                 let path = read_path(metadata).ok_or_else(|| damaged("a column has no path"))?;
+                let joined = path.join(".");
                 let leaf =
-                    schema.get(&path).ok_or_else(|| damaged("a column is not in the schema"))?;
-                let column = columns.values.entry(without_list_suffix(&path)).or_default();
-                let before = column.len();
-                read_chunk(bytes, metadata, *leaf, column, budget)
-                    .map_err(|error| error.context(format!("column {path}")))?;
-                budget -= column.len() - before;
+                    schema.get(&joined).ok_or_else(|| damaged("a column is not in the schema"))?;
+                // Models have no parameters of other types.
+                let Some(kind) = leaf.physical_type else { continue };
+                let column = columns.entry(without_list_groups(&path)).or_insert_with(|| {
+                    let is_text = matches!(kind, PhysicalType::Text);
+                    NestedColumn::new(leaf.repeated.len(), is_text)
+                });
+                read_chunk(bytes, metadata, leaf, kind, column, &mut budget)
+                    .map_err(|error| error.context(format!("column {joined}")))?;
             }
         }
-        Ok(columns)
+        // A column that is missing in a row would be taken for that of another row.
+        if columns.values().any(|column| column.rows() != rows) {
+            return Err(damaged("a column does not have a value for each row"));
+        }
+        Ok(ParquetColumns { rows, columns })
     }
 
-    /// The values of a column; none if there is no such column.
+    /// A column.
+    pub(super) fn column(&self, path: &str) -> Option<&NestedColumn> {
+        self.columns.get(path)
+    }
+
+    /// The numbers of a column, one after the other; none if there is no such column.
     pub(super) fn list(&self, path: &str) -> &[f64] {
-        self.values.get(path).map_or(&[], Vec::as_slice)
+        self.column(path).map_or(&[], NestedColumn::numbers)
     }
 
-    /// The only value of a column.
+    /// The only number of a column, unless it is null.
     pub(super) fn number(&self, path: &str) -> Option<f64> {
         match self.list(path) {
-            [value] => Some(*value),
+            [value] if !value.is_nan() => Some(*value),
             _ => None,
         }
     }
 
     /// Whether there is such a column, or one within it.
     pub(super) fn has(&self, path: &str) -> bool {
-        let mut rests = self.values.keys().filter_map(|name| name.strip_prefix(path));
+        let mut rests = self.columns.keys().filter_map(|name| name.strip_prefix(path));
         rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// Adds the rows of another file of the same table.
-    pub(super) fn append(&mut self, other: ParquetColumns) {
+    pub(super) fn append(&mut self, other: ParquetColumns) -> Result<()> {
+        let is_first = self.columns.is_empty();
         self.rows = self.rows.saturating_add(other.rows);
-        for (path, values) in other.values {
-            self.values.entry(path).or_default().extend(values);
+        for (path, column) in other.columns {
+            match self.columns.get_mut(&path) {
+                Some(own) => own.append(column),
+                None if is_first => self.columns.insert(path, column).map_or(Some(()), |_| None),
+                None => None,
+            }
+            .ok_or_else(|| damaged("its columns are not those of the other files"))?;
+        }
+        match self.columns.values().all(|column| column.rows() == self.rows) {
+            true => Ok(()),
+            false => Err(damaged("it lacks columns that the other files have")),
         }
     }
 }
@@ -134,7 +165,8 @@ struct SchemaGroup {
     left: usize,
     path: String,
     max_definition: u32,
-    max_repetition: u32,
+    /// [`LeafColumn::repeated`].
+    repeated: Vec<u32>,
 }
 
 /// The columns of a file by their paths. The schema lists groups and columns depth first.
@@ -144,7 +176,7 @@ fn read_schema(metadata: &ThriftValue) -> Option<HashMap<String, LeafColumn>> {
     let left = root.size(schema_element::NUM_CHILDREN).unwrap_or(0);
     let mut leaves = HashMap::new();
     let mut open =
-        vec![SchemaGroup { left, path: String::new(), max_definition: 0, max_repetition: 0 }];
+        vec![SchemaGroup { left, path: String::new(), max_definition: 0, repeated: Vec::new() }];
     for element in elements {
         while open.last().is_some_and(|group| group.left == 0) {
             open.pop();
@@ -163,18 +195,21 @@ fn read_schema(metadata: &ThriftValue) -> Option<HashMap<String, LeafColumn>> {
             _ => return None,
         };
         let max_definition = parent.max_definition + u32::from(is_optional);
-        let max_repetition = parent.max_repetition + u32::from(is_repeated);
+        let mut repeated = parent.repeated.clone();
+        if is_repeated {
+            repeated.push(max_definition);
+        }
         match element.size(schema_element::NUM_CHILDREN) {
             Some(left) if left > 0 => {
                 if open.len() > MAX_GROUP_DEPTH {
                     return None;
                 }
-                open.push(SchemaGroup { left, path, max_definition, max_repetition });
+                open.push(SchemaGroup { left, path, max_definition, repeated });
             }
             _ => {
                 let number = element.integer(schema_element::TYPE);
                 let physical_type = number.and_then(PhysicalType::from_number);
-                leaves.insert(path, LeafColumn { physical_type, max_definition, max_repetition });
+                leaves.insert(path, LeafColumn { physical_type, max_definition, repeated });
             }
         }
     }
@@ -182,32 +217,41 @@ fn read_schema(metadata: &ThriftValue) -> Option<HashMap<String, LeafColumn>> {
 }
 
 /// The path of a column.
-fn read_path(metadata: &ThriftValue) -> Option<String> {
+fn read_path<'m>(metadata: &'m ThriftValue) -> Option<Vec<&'m str>> {
     let names = metadata.list(column_metadata::PATH_IN_SCHEMA)?.iter();
-    let names: Option<Vec<&str>> = names.map(ThriftValue::text).collect();
-    Some(names?.join("."))
+    names.map(ThriftValue::text).collect()
 }
 
-fn without_list_suffix(path: &str) -> String {
-    let found = LIST_SUFFIXES.iter().find_map(|suffix| path.strip_suffix(suffix));
-    found.unwrap_or(path).to_owned()
+/// A path without [`LIST_GROUPS`]; the entries of maps are in [`MAP_GROUP`].
+fn without_list_groups(path: &[&str]) -> String {
+    let (mut kept, mut rest) = (Vec::new(), path);
+    while let Some((name, behind)) = rest.split_first() {
+        let group = LIST_GROUPS.iter().find_map(|group| rest.strip_prefix(*group));
+        match group {
+            // The first name is that of the column.
+            Some(behind) if !kept.is_empty() => rest = behind,
+            _ => {
+                let is_map = *name == OLD_MAP_GROUP && !kept.is_empty();
+                kept.push(if is_map { MAP_GROUP } else { *name });
+                rest = behind;
+            }
+        }
+    }
+    kept.join(".")
 }
 
-/// Reads the values of a column in a row group, at most `budget`, to the end of `column`.
+/// Reads the values of a column in a row group to the end of `column`, as long as `budget` allows.
 fn read_chunk(
     file: &[u8],
     metadata: &ThriftValue,
-    leaf: LeafColumn,
-    column: &mut Vec<f64>,
-    budget: usize,
+    leaf: &LeafColumn,
+    kind: PhysicalType,
+    column: &mut NestedColumn,
+    budget: &mut usize,
 ) -> Result<()> {
-    // Models have no parameters of other types.
-    let Some(physical_type) = leaf.physical_type else { return Ok(()) };
-    let is_compressed = match metadata.integer(column_metadata::CODEC) {
-        Some(codec::UNCOMPRESSED) => false,
-        Some(codec::SNAPPY) => true,
-        _ => return Err(unsupported("a compression other than Snappy")),
-    };
+    let codec = metadata
+        .integer(column_metadata::CODEC)
+        .ok_or_else(|| damaged("its compression is missing"))?;
     let total = metadata
         .size(column_metadata::NUM_VALUES)
         .ok_or_else(|| damaged("its number of values is missing"))?;
@@ -218,26 +262,39 @@ fn read_chunk(
     let start = dictionary.filter(|offset| *offset > 0).map_or(data, |offset| data.min(offset));
     let mut rest =
         file.get(start..).ok_or_else(|| damaged("the offset of its pages is out of range"))?;
+    let too_large = || damaged("it has more values than a model may have");
     let mut dictionary = None;
     let mut seen = 0usize;
     while seen < total {
-        let (page, behind) = ParquetPage::read(rest, is_compressed)?;
+        let (page, behind) = ParquetPage::read(rest, codec)?;
         rest = behind;
         match page.kind {
             PageKind::Dictionary => {
-                let values = physical_type.decode_plain(&page.bytes, page.values);
+                let values = kind.decode_plain(&page.bytes, page.values);
                 dictionary = Some(values.ok_or_else(|| damaged("its dictionary is not valid"))?);
             }
             PageKind::Data { encoding, levels } => {
                 seen = seen.saturating_add(page.values);
-                let (present, values) = levels
+                // Before the levels, which may be many in few bytes, take memory.
+                *budget = page
+                    .values
+                    .checked_mul(kind.size())
+                    .and_then(|size| budget.checked_sub(size))
+                    .ok_or_else(too_large)?;
+                let (repetition, definition, values) = levels
                     .split(leaf, page.values, &page.bytes)
                     .ok_or_else(|| damaged("its levels are not valid"))?;
-                if present > budget.saturating_sub(column.len()) {
-                    return Err(damaged("it has more values than a model may have"));
-                }
-                let dictionary = dictionary.as_deref();
-                column.extend(decode_values(physical_type, encoding, present, values, dictionary)?);
+                let depth = leaf.repeated.len();
+                let starts = repetition.iter().map(|level| depth.saturating_sub((*level).into()));
+                *budget = budget
+                    .checked_sub(starts.sum::<usize>().saturating_mul(size_of::<usize>()))
+                    .ok_or_else(too_large)?;
+                let is_present = |level: &&u8| u32::from(**level) >= leaf.max_definition;
+                let present = definition.iter().filter(is_present).count();
+                let values = decode_values(kind, encoding, present, values, dictionary.as_ref())?;
+                column
+                    .extend(leaf, &repetition, &definition, values)
+                    .ok_or_else(|| damaged("its levels do not fit its values"))?;
             }
             PageKind::Other => {}
         }

@@ -1,7 +1,10 @@
 //! The pages of a column, and the values in them.
 
+use std::io::Read;
+use std::sync::Arc;
+
 use super::format::{
-    data_page_header, data_page_header_v2, dictionary_page_header, encoding, page_header,
+    codec, data_page_header, data_page_header_v2, dictionary_page_header, encoding, page_header,
     page_type, physical_type,
 };
 use super::rle::{RleDecoder, bit_at};
@@ -13,20 +16,26 @@ use tensorserve_tensor::error::{Error, Result};
 const MAX_SNAPPY_RATIO: usize = 32;
 const MAX_SNAPPY_EXTRA: usize = 64;
 
+/// The same for gzip and zstd. Spark's pages have about 1 MiB.
+const MAX_RATIO: usize = 1024;
+const MAX_EXTRA: usize = 4 << 20;
+
 /// The most bits of a dictionary index.
 const MAX_INDEX_BITS: u32 = 32;
 
-/// A column of values.
-#[derive(Clone, Copy, Debug)]
+/// A column of values, as the schema declares it.
+#[derive(Clone, Debug)]
 pub(super) struct LeafColumn {
-    /// `None` for a type that is not a number.
+    /// `None` for a type that is not read.
     pub(super) physical_type: Option<PhysicalType>,
     /// The definition level of a value that is not null.
     pub(super) max_definition: u32,
-    pub(super) max_repetition: u32,
+    /// The definition level from which on there is an element, for each group around the column that is
+    /// repeated, from the outermost on.
+    pub(super) repeated: Vec<u32>,
 }
 
-/// The types that are read: numbers and booleans.
+/// The types that are read: numbers, booleans and texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PhysicalType {
     Boolean,
@@ -34,6 +43,14 @@ pub(super) enum PhysicalType {
     Int64,
     Float,
     Double,
+    Text,
+}
+
+/// Values without nulls: numbers, or texts.
+#[derive(Clone, Debug)]
+pub(super) enum PageValues {
+    Numbers(Vec<f64>),
+    Texts(Vec<Arc<str>>),
 }
 
 impl PhysicalType {
@@ -45,20 +62,31 @@ impl PhysicalType {
             physical_type::INT64 => Some(PhysicalType::Int64),
             physical_type::FLOAT => Some(PhysicalType::Float),
             physical_type::DOUBLE => Some(PhysicalType::Double),
+            physical_type::BYTE_ARRAY => Some(PhysicalType::Text),
             _ => None,
+        }
+    }
+
+    /// The bytes of memory that a value takes.
+    pub(super) fn size(self) -> usize {
+        match self {
+            PhysicalType::Text => size_of::<Option<Arc<str>>>(),
+            _ => size_of::<f64>(),
         }
     }
 
     /// Decodes `count` values in the plain encoding.
     #[allow(clippy::cast_precision_loss)] // Sizes and indices are far below 2^53.
-    pub(super) fn decode_plain(self, bytes: &[u8], count: usize) -> Option<Vec<f64>> {
-        match self {
+    pub(super) fn decode_plain(self, bytes: &[u8], count: usize) -> Option<PageValues> {
+        let numbers = match self {
+            PhysicalType::Text => return decode_texts(bytes, count).map(PageValues::Texts),
             PhysicalType::Boolean => decode_booleans(bytes, count),
             PhysicalType::Int32 => decode_each(bytes, count, |b| f64::from(i32::from_le_bytes(b))),
             PhysicalType::Int64 => decode_each(bytes, count, |b| i64::from_le_bytes(b) as f64),
             PhysicalType::Float => decode_each(bytes, count, |b| f64::from(f32::from_le_bytes(b))),
             PhysicalType::Double => decode_each(bytes, count, f64::from_le_bytes),
-        }
+        };
+        numbers.map(PageValues::Numbers)
     }
 }
 
@@ -78,6 +106,17 @@ fn decode_booleans(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
         return None;
     }
     (0..count).map(|position| Some(f64::from(bit_at(bytes, position)?))).collect()
+}
+
+/// Decodes `count` texts, each behind its length.
+fn decode_texts(bytes: &[u8], count: usize) -> Option<Vec<Arc<str>>> {
+    let (mut rest, mut texts) = (bytes, Vec::new());
+    for _ in 0..count {
+        let (text, behind) = split_prefixed(rest, true)?;
+        texts.push(String::from_utf8_lossy(text).into());
+        rest = behind;
+    }
+    Some(texts)
 }
 
 /// A page, decompressed.
@@ -109,7 +148,7 @@ pub(super) enum PageLevels {
 
 impl ParquetPage {
     /// Reads the page at the start of `bytes`; also returns the bytes behind it.
-    pub(super) fn read(bytes: &[u8], is_compressed: bool) -> Result<(Self, &[u8])> {
+    pub(super) fn read(bytes: &[u8], codec: i64) -> Result<(Self, &[u8])> {
         let header = ThriftValue::read_struct(bytes);
         let (header, rest) = header.ok_or_else(|| damaged("a page header is not valid"))?;
         let sizes = header
@@ -121,17 +160,17 @@ impl ParquetPage {
         let page = match header.integer(page_header::TYPE) {
             Some(page_type::DICTIONARY_PAGE) => {
                 let values = dictionary_values(&header).ok_or_else(missing_fields)?;
-                let bytes = decompress(body, uncompressed, is_compressed)?;
+                let bytes = decompress(body, uncompressed, codec)?;
                 ParquetPage { kind: PageKind::Dictionary, values, bytes }
             }
             Some(page_type::DATA_PAGE) => {
                 let (values, encoding) = data_fields(&header).ok_or_else(missing_fields)?;
-                let bytes = decompress(body, uncompressed, is_compressed)?;
+                let bytes = decompress(body, uncompressed, codec)?;
                 let kind = PageKind::Data { encoding, levels: PageLevels::Prefixed };
                 ParquetPage { kind, values, bytes }
             }
             Some(page_type::DATA_PAGE_V2) => {
-                ParquetPage::read_v2(&header, body, uncompressed, is_compressed)?
+                ParquetPage::read_v2(&header, body, uncompressed, codec)?
             }
             _ => ParquetPage { kind: PageKind::Other, values: 0, bytes: Vec::new() },
         };
@@ -139,12 +178,7 @@ impl ParquetPage {
     }
 
     /// Reads a data page of version 2, whose levels are never compressed.
-    fn read_v2(
-        header: &ThriftValue,
-        body: &[u8],
-        uncompressed: usize,
-        is_compressed: bool,
-    ) -> Result<Self> {
+    fn read_v2(header: &ThriftValue, body: &[u8], uncompressed: usize, codec: i64) -> Result<Self> {
         let fields = DataPageV2::read(header).ok_or_else(missing_fields)?;
         let DataPageV2 { values, encoding, repetition, definition, .. } = fields;
         let levels = definition.checked_add(repetition);
@@ -152,7 +186,8 @@ impl ParquetPage {
         let (levels, data) = split.ok_or_else(missing_fields)?;
         let uncompressed = uncompressed.checked_sub(levels.len()).ok_or_else(missing_fields)?;
         let mut bytes = levels.to_vec();
-        bytes.extend(decompress(data, uncompressed, is_compressed && fields.is_compressed)?);
+        let codec = if fields.is_compressed { codec } else { codec::UNCOMPRESSED };
+        bytes.extend(decompress(data, uncompressed, codec)?);
         let levels = PageLevels::Sized { repetition, definition };
         Ok(ParquetPage { kind: PageKind::Data { encoding, levels }, values, bytes })
     }
@@ -198,49 +233,79 @@ impl DataPageV2 {
 }
 
 /// Decompresses `bytes`, which are `uncompressed` bytes then.
-fn decompress(bytes: &[u8], uncompressed: usize, is_compressed: bool) -> Result<Vec<u8>> {
-    if !is_compressed {
-        return Ok(bytes.to_vec());
+fn decompress(bytes: &[u8], uncompressed: usize, codec: i64) -> Result<Vec<u8>> {
+    let (ratio, extra) = match codec {
+        codec::SNAPPY => (MAX_SNAPPY_RATIO, MAX_SNAPPY_EXTRA),
+        _ => (MAX_RATIO, MAX_EXTRA),
+    };
+    let failed = || damaged("a page cannot be decompressed");
+    if uncompressed > bytes.len().saturating_mul(ratio).saturating_add(extra) {
+        return Err(failed());
     }
-    let limit = bytes.len().saturating_mul(MAX_SNAPPY_RATIO).saturating_add(MAX_SNAPPY_EXTRA);
-    let size = snap::raw::decompress_len(bytes).ok();
-    size.filter(|size| *size == uncompressed && *size <= limit)
-        .and_then(|_| snap::raw::Decoder::new().decompress_vec(bytes).ok())
-        .ok_or_else(|| damaged("a page cannot be decompressed"))
+    let decompressed = match codec {
+        codec::UNCOMPRESSED => return Ok(bytes.to_vec()),
+        codec::SNAPPY => snap::raw::decompress_len(bytes)
+            .ok()
+            .filter(|size| *size == uncompressed)
+            .and_then(|_| snap::raw::Decoder::new().decompress_vec(bytes).ok()),
+        codec::GZIP => read_all(flate2::read::MultiGzDecoder::new(bytes), uncompressed),
+        codec::ZSTD => {
+            zstd::Decoder::new(bytes).ok().and_then(|decoder| read_all(decoder, uncompressed))
+        }
+        _ => return Err(unsupported("a compression other than Snappy, gzip and zstd")),
+    };
+    decompressed.ok_or_else(failed)
+}
+
+/// Reads `size` bytes, which must be all.
+fn read_all(from: impl Read, size: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(size).ok()?.checked_add(1)?;
+    from.take(limit).read_to_end(&mut bytes).ok()?;
+    (bytes.len() == size).then_some(bytes)
 }
 
 impl PageLevels {
-    /// The number of values of a page that are not null, and their bytes.
-    pub(super) fn split(
+    /// The repetition and definition levels of the `values` values of a page, and the bytes of those that
+    /// are not null.
+    pub(super) fn split<'b>(
         self,
-        leaf: LeafColumn,
+        leaf: &LeafColumn,
         values: usize,
-        bytes: &[u8],
-    ) -> Option<(usize, &[u8])> {
-        // Repetition levels are not needed: all values are those of one row.
-        let (definition, rest) = match self {
+        bytes: &'b [u8],
+    ) -> Option<(Vec<u8>, Vec<u8>, &'b [u8])> {
+        let max_repetition = u32::try_from(leaf.repeated.len()).ok()?;
+        let (repetition, definition, rest) = match self {
             PageLevels::Prefixed => {
-                let (_, rest) = split_prefixed(bytes, leaf.max_repetition > 0)?;
-                split_prefixed(rest, leaf.max_definition > 0)?
+                let (repetition, rest) = split_prefixed(bytes, max_repetition > 0)?;
+                let (definition, rest) = split_prefixed(rest, leaf.max_definition > 0)?;
+                (repetition, definition, rest)
             }
             PageLevels::Sized { repetition, definition } => {
-                let (_, rest) = bytes.split_at_checked(repetition)?;
-                rest.split_at_checked(definition)?
+                let (repetition, rest) = bytes.split_at_checked(repetition)?;
+                let (definition, rest) = rest.split_at_checked(definition)?;
+                (repetition, definition, rest)
             }
         };
-        if leaf.max_definition == 0 {
-            return Some((values, rest));
-        }
-        let width = u32::BITS - leaf.max_definition.leading_zeros();
-        let mut present = 0;
-        RleDecoder { bytes: definition, width }.decode(values, |level, count| {
-            if level == leaf.max_definition {
-                present += count;
-            }
-            Some(())
-        })?;
-        Some((present, rest))
+        let repetition = decode_levels(repetition, values, max_repetition)?;
+        let definition = decode_levels(definition, values, leaf.max_definition)?;
+        Some((repetition, definition, rest))
     }
+}
+
+/// Decodes `count` levels, of which the highest is `most`.
+fn decode_levels(bytes: &[u8], count: usize, most: u32) -> Option<Vec<u8>> {
+    if most == 0 {
+        return Some(vec![0; count]);
+    }
+    let width = u32::BITS - most.leading_zeros();
+    let mut levels = Vec::new();
+    RleDecoder { bytes, width }.decode(count, |level, times| {
+        let level = u8::try_from(level).ok().filter(|_| level <= most)?;
+        levels.extend(std::iter::repeat_n(level, times));
+        Some(())
+    })?;
+    Some(levels)
 }
 
 /// Splits off bytes that follow their length, if `is_present`; else none.
@@ -258,14 +323,22 @@ pub(super) fn decode_values(
     encoding: i64,
     count: usize,
     bytes: &[u8],
-    dictionary: Option<&[f64]>,
-) -> Result<Vec<f64>> {
+    dictionary: Option<&PageValues>,
+) -> Result<PageValues> {
     let values = match (encoding, kind) {
         (encoding::PLAIN, _) => kind.decode_plain(bytes, count),
-        (encoding::PLAIN_DICTIONARY | encoding::RLE_DICTIONARY, _) => {
-            dictionary.and_then(|dictionary| decode_indices(bytes, count, dictionary))
+        (encoding::PLAIN_DICTIONARY | encoding::RLE_DICTIONARY, _) => match dictionary {
+            Some(PageValues::Numbers(all)) => {
+                decode_indices(bytes, count, all).map(PageValues::Numbers)
+            }
+            Some(PageValues::Texts(all)) => {
+                decode_indices(bytes, count, all).map(PageValues::Texts)
+            }
+            None => None,
+        },
+        (encoding::RLE, PhysicalType::Boolean) => {
+            decode_rle_booleans(bytes, count).map(PageValues::Numbers)
         }
-        (encoding::RLE, PhysicalType::Boolean) => decode_rle_booleans(bytes, count),
         _ => return Err(unsupported("an encoding other than Spark's defaults")),
     };
     values.ok_or_else(|| damaged("its values are not valid"))
@@ -282,7 +355,7 @@ fn decode_rle_booleans(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
 }
 
 /// Decodes values that are indices into a dictionary.
-fn decode_indices(bytes: &[u8], count: usize, dictionary: &[f64]) -> Option<Vec<f64>> {
+fn decode_indices<T: Clone>(bytes: &[u8], count: usize, dictionary: &[T]) -> Option<Vec<T>> {
     if count == 0 {
         return Some(Vec::new());
     }
@@ -294,7 +367,7 @@ fn decode_indices(bytes: &[u8], count: usize, dictionary: &[f64]) -> Option<Vec<
     let mut values = Vec::new();
     RleDecoder { bytes: runs, width }.decode(count, |index, times| {
         let value = dictionary.get(usize::try_from(index).ok()?)?;
-        values.extend(std::iter::repeat_n(*value, times));
+        values.extend(std::iter::repeat_n(value.clone(), times));
         Some(())
     })?;
     Some(values)

@@ -1,12 +1,12 @@
-//! Linear models: a sum, or one for each class, and how Spark predicts from it.
+//! Linear models of MLlib: a sum, or one for each class, and how Spark predicts from it.
 
-use super::damaged;
+use super::MAX_CLASSES;
+use super::numeric::{argmax, logistic, softmax};
+use super::parameters::{BinaryThreshold, LinearParameters, PredictionRule};
+use super::table::dot;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
-
-/// The most classes: each has an output of its own.
-const MAX_CLASSES: usize = 4096;
 
 /// The name of the input.
 const FEATURES: &str = "features";
@@ -33,67 +33,7 @@ pub(super) struct SparkLinearModel {
     probabilities: Box<[usize]>,
 }
 
-/// How the sums become a prediction.
-#[derive(Debug)]
-pub(super) enum PredictionRule {
-    /// The only sum is the prediction.
-    Regression,
-    /// The prediction is 1 if the only sum is above the threshold, else 0.
-    Threshold(f64),
-    /// Logistic regression of two classes, with one sum.
-    Binary(BinaryThreshold),
-    /// Logistic regression with one sum for each class.
-    Multinomial {
-        /// What the probability of each class is divided by before they are compared; empty for 1.
-        thresholds: Vec<f64>,
-    },
-    /// Logistic regression with one sum for each class but the first, whose sum is 0.
-    Pivot,
-}
-
-/// When the second of two classes is predicted.
-#[derive(Debug)]
-pub(super) enum BinaryThreshold {
-    /// If the sum is above this.
-    Sum(f64),
-    /// If its probability is above this.
-    Probability(f64),
-    /// The model has no threshold: the prediction is the probability itself.
-    None,
-}
-
-/// The parameters of a model, as they are stored.
-pub(super) struct LinearParameters {
-    pub(super) features: usize,
-    pub(super) coefficients: Vec<f64>,
-    pub(super) intercepts: Vec<f64>,
-    pub(super) rule: PredictionRule,
-}
-
 impl PredictionRule {
-    /// The number of classes of a model with `sums` sums; 0 if it has no probabilities.
-    fn class_count(&self, sums: usize) -> usize {
-        match self {
-            PredictionRule::Regression | PredictionRule::Threshold(_) => 0,
-            PredictionRule::Binary(_) => 2,
-            PredictionRule::Multinomial { .. } => sums,
-            PredictionRule::Pivot => sums + 1,
-        }
-    }
-
-    /// Whether a model may have `sums` sums.
-    fn allows(&self, sums: usize) -> bool {
-        match self {
-            PredictionRule::Regression
-            | PredictionRule::Threshold(_)
-            | PredictionRule::Binary(_) => sums == 1,
-            PredictionRule::Multinomial { thresholds } => {
-                sums > 1 && (thresholds.is_empty() || thresholds.len() == sums)
-            }
-            PredictionRule::Pivot => true,
-        }
-    }
-
     /// Returns the prediction for the sums of a row, and writes the probabilities of the classes, of
     /// which there are [`PredictionRule::class_count`].
     fn predict(&self, sums: &[f64], probabilities: &mut [f64]) -> f64 {
@@ -138,17 +78,9 @@ impl PredictionRule {
 impl SparkLinearModel {
     /// The model with these parameters, and its signature.
     pub(super) fn new(parameters: LinearParameters) -> Result<(Signature, Self)> {
+        parameters.check()?;
         let LinearParameters { features, coefficients, intercepts, rule } = parameters;
         let sums = intercepts.len();
-        if features == 0 || sums == 0 || sums.checked_mul(features) != Some(coefficients.len()) {
-            let have = coefficients.len();
-            return Err(damaged(format!(
-                "it has {have} coefficients for {features} features and {sums} intercepts"
-            )));
-        }
-        if !rule.allows(sums) {
-            return Err(damaged("the number of its sums is not that of its classes"));
-        }
         let classes = rule.class_count(sums);
         if classes > MAX_CLASSES {
             let message =
@@ -238,49 +170,7 @@ fn output_index(signature: &Signature, name: &str) -> Result<usize> {
     found.map_err(|_| Error::internal("an output is not in the signature"))
 }
 
-/// The dot product, as four partial sums, which a processor adds in parallel.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    let (left, left_rest) = a.as_chunks::<4>();
-    let (right, right_rest) = b.as_chunks::<4>();
-    let mut lanes = [0.0; 4];
-    for (a, b) in left.iter().zip(right) {
-        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane += a * b;
-        }
-    }
-    let rest: f64 = left_rest.iter().zip(right_rest).map(|(a, b)| a * b).sum();
-    lanes.iter().sum::<f64>() + rest
-}
-
-/// The logistic function.
-fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}
-
 /// 1 for true, 0 for false.
 fn indicator(condition: bool) -> f64 {
     f64::from(u8::from(condition))
-}
-
-/// The index of the largest value; of equal ones, of the first.
-fn argmax(values: impl Iterator<Item = f64>) -> f64 {
-    let (mut best, mut largest) = (0u32, f64::NEG_INFINITY);
-    for (index, value) in (0u32..).zip(values) {
-        if value > largest {
-            (best, largest) = (index, value);
-        }
-    }
-    f64::from(best)
-}
-
-/// Turns logits into probabilities. Infinite ones share all of the probability.
-fn softmax(values: &mut [f64]) {
-    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if largest == f64::INFINITY {
-        values.iter_mut().for_each(|value| *value = indicator(*value == largest));
-    } else {
-        values.iter_mut().for_each(|value| *value = (*value - largest).exp());
-    }
-    let total: f64 = values.iter().sum();
-    values.iter_mut().for_each(|value| *value /= total);
 }

@@ -1,0 +1,34 @@
+//! What a stage of a pipeline is here.
+
+use super::folder::Invalid;
+use super::table::Table;
+use tensorserve_tensor::error::Result;
+
+/// A stage that is loaded: it adds columns to a table.
+pub(super) trait Stage: Send + Sync {
+    /// Adds the columns that the stage makes.
+    ///
+    /// # Errors
+    /// For a row with a value that the stage refuses.
+    fn run(&self, table: &mut Table<'_>) -> Result<()>;
+}
+
+/// What becomes of the rows with values that a stage cannot handle: those at `rows`, each with the reason,
+/// are refused or dropped.
+pub(super) fn reject(
+    table: &mut Table<'_>,
+    invalid: Invalid,
+    column: &str,
+    rows: Vec<(usize, String)>,
+) -> Result<()> {
+    for (row, reason) in rows {
+        if table.is_skipped(row) {
+            continue;
+        }
+        if invalid != Invalid::Skip {
+            return Err(table.refusal(row, column, &reason));
+        }
+        table.skip(row);
+    }
+    Ok(())
+}
