@@ -383,6 +383,7 @@ def model_seeds(seeds: Seeds) -> None:
     catboost = [p for p in catboost if p.name not in {"cases.json", "texts.json"}]
     seeds.smallest("catboost", [path.read_bytes() for path in catboost])
     seeds.smallest("pmml", [path.read_bytes() for path in PLATFORMS.glob("pmml/*.pmml")])
+    seeds.smallest("spark", spark_stages())
     for folder in PLATFORMS.glob("spark/*/metadata"):
         metadata = next(folder.glob("part-*")).read_bytes()
         data = next((folder.parent / "data").glob("part-*.parquet")).read_bytes()
@@ -390,7 +391,6 @@ def model_seeds(seeds: Seeds) -> None:
     metadata = next(PLATFORMS.glob("spark/ml_linear/metadata/part-*")).read_bytes()
     for path in PLATFORMS.glob("spark/parquet/*"):
         seeds.add("spark", metadata + SEPARATOR + path.read_bytes())
-    seeds.smallest("spark", spark_pipelines())
     mojos = sorted(PLATFORMS.glob("h2o/*.zip"))
     seeds.smallest("h2o", [files_of(path) for path in mojos])
     seeds.add("h2o", min(mojos, key=lambda path: path.stat().st_size).read_bytes())
@@ -408,15 +408,26 @@ def model_seeds(seeds: Seeds) -> None:
         seeds.add("saved_model", b"\0" + graph.read_bytes() + SEPARATOR + variables)
 
 
-def spark_pipelines() -> list[bytes]:
-    """The pipelines of Spark in the form of the target `spark`."""
+def spark_stages() -> list[bytes]:
+    """A stage of each class of Spark's pipelines, and two pipelines, in the form of the target `spark`."""
     models = json.loads(gzip.decompress((PLATFORMS / "spark/pipelines.json.gz").read_bytes()))
-    return [
-        SEPARATOR.join(
-            path.encode() + b"\n" + content.encode("latin-1") for path, content in files.items()
+    smallest: dict[str, bytes] = {}
+
+    def add(kind: str, files: dict[str, str]) -> None:
+        content = SEPARATOR.join(
+            path.encode() + b"\n" + text.encode("latin-1") for path, text in files.items()
         )
-        for files in models.values()
-    ]
+        smallest[kind] = min(smallest.get(kind, content), content, key=len)
+
+    for name, files in models.items():
+        add("pipeline of text" if name.startswith("text") else "pipeline", files)
+        for path, metadata in files.items():
+            folder, _, file = path.rpartition("metadata/")
+            if folder.count("stages/") == 1 and not folder.endswith("data/") and file:
+                inner = {key[len(folder) :]: files[key] for key in files if key.startswith(folder)}
+                parameters = json.loads(metadata)["paramMap"]
+                add(json.loads(metadata)["class"] + parameters.get("modelType", ""), inner)
+    return list(smallest.values())
 
 
 def is_booster(path: pathlib.Path) -> bool:

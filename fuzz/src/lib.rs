@@ -46,8 +46,9 @@ const REQUEST: MemoryLimit = MemoryLimit { fixed: 64 << 20, per_byte: 256 };
 /// Readers of models, which may declare sizes that their file does not contain.
 const MODEL: MemoryLimit = MemoryLimit { fixed: 256 << 20, per_byte: 1024 };
 
-/// Spark's models, whose sparse vectors may have 2²⁶ coefficients: 512 MiB once they are dense.
-const SPARK: MemoryLimit = MemoryLimit { fixed: 640 << 20, per_byte: 1024 };
+/// Spark's models, whose sparse vectors may have 2²⁵ coefficients: 256 MiB once they are dense, and a stage
+/// has three of them.
+const SPARK: MemoryLimit = MemoryLimit { fixed: 1 << 30, per_byte: 4096 };
 
 targets! {
     json = codec, SMALL;

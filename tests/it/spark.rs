@@ -1,12 +1,16 @@
 //! Spark models, served.
 
+use std::fs;
+use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::json;
+use flate2::read::GzDecoder;
+use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
 use tensorserve_tabular::spark::Spark;
 
-use crate::support::client::post;
+use crate::support::client::{post, request};
 use crate::support::data;
 use crate::support::server::{TestServer, config, settings};
 
@@ -35,4 +39,77 @@ fn a_folder_is_served() {
     let expected = 0.555_906_048_421_807_8;
     let got = prediction["probability_of_1"].as_f64().expect("a number");
     assert!((got - expected).abs() < 1e-9, "{got}");
+}
+
+/// The JSON in a compressed file of `platforms/spark`.
+fn read(name: &str) -> Value {
+    let file = fs::File::open(data("platforms/spark").join(name)).expect("a file");
+    let mut text = String::new();
+    GzDecoder::new(file).read_to_string(&mut text).expect("text");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Writes the pipeline `name` of the test data.
+fn write_pipeline(name: &str, folder: &Path) {
+    let models = read("pipelines.json.gz");
+    for (path, content) in models[name].as_object().expect("files") {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        let bytes = content.as_str().expect("a text").chars();
+        let bytes: Vec<u8> = bytes.map(|c| u8::try_from(u32::from(c)).expect("a byte")).collect();
+        fs::write(path, bytes).expect("written");
+    }
+}
+
+/// The first rows of the test data, in these columns.
+fn rows(columns: &[&str]) -> Vec<Value> {
+    let all = read("rows.json.gz");
+    let value = |column: &str, row: usize| match &all["dirty"][column][row] {
+        Value::String(text) if text == "nan" => Value::Null,
+        other => other.clone(),
+    };
+    let row = |row| columns.iter().map(|name| ((*name).to_owned(), value(name, row))).collect();
+    (0..50).map(row).map(Value::Object).collect()
+}
+
+const COLUMNS: [&str; 6] = ["a", "b", "city", "color", "n", "z"];
+
+#[test]
+fn a_pipeline_takes_a_value_for_each_column() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let folder = root.path().join("answers");
+    write_pipeline("forest_classifier", &folder);
+    let mlflow = root.path().join("flow");
+    write_pipeline("forest_classifier", &mlflow.join("sparkml"));
+    let flavor = "flavors:\n  spark: {model_data: sparkml, model_class: org.apache.spark.ml.PipelineModel}\n";
+    fs::write(mlflow.join("MLmodel"), format!("{flavor}mlflow_version: 3.17.2\n"))
+        .expect("written");
+    let server = TestServer::of(root.path());
+    let expected = read("expected_pipelines.json.gz")["forest_classifier"]["outputs"].clone();
+
+    let body = json!({ "instances": rows(&COLUMNS) }).to_string();
+    let answer = post(server.address, "/v1/models/answers:predict", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = answer.json();
+    for (row, prediction) in answer["predictions"].as_array().expect("rows").iter().enumerate() {
+        assert_eq!(prediction["answered"], expected["answered"][row], "row {row}");
+        let probability = prediction["probability"][1].as_f64().expect("a number");
+        let wanted = expected["probability"][row][1].as_f64().expect("a number");
+        assert!((probability - wanted).abs() < 1e-12, "row {row}: {probability}, not {wanted}");
+    }
+
+    let values: Vec<Vec<Value>> = rows(&COLUMNS)
+        .iter()
+        .map(|row| COLUMNS.iter().map(|name| row[*name].clone()).collect())
+        .collect();
+    let body = json!({ "dataframe_split": { "columns": COLUMNS, "data": values } }).to_string();
+    let headers = [
+        ("Content-Type", "application/json"),
+        ("X-Amzn-SageMaker-Custom-Attributes", "tfs-model-name=flow"),
+    ];
+    let answer = request(server.address, "POST", "/invocations", &headers, body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let wanted: Vec<Value> =
+        expected["prediction"].as_array().expect("rows").iter().take(50).cloned().collect();
+    assert_eq!(answer.json()["predictions"], json!(wanted));
 }

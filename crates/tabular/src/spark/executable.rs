@@ -82,12 +82,12 @@ impl<'t> InputColumn<'t> {
         };
         let fits = match input.kind {
             InputKind::Vector(size) => shape.row_dims() == [dimension(size)],
-            _ => shape.row_dims().iter().all(|dim| *dim == 1),
+            InputKind::Number | InputKind::Text => shape.row_dims().iter().all(|dim| *dim == 1),
         };
         if !fits || shape.dims().is_empty() {
             let wanted = match input.kind {
                 InputKind::Vector(size) => format!("[rows,{size}]"),
-                _ => "[rows]".to_owned(),
+                InputKind::Number | InputKind::Text => "[rows]".to_owned(),
             };
             return Err(Error::invalid(format!(
                 "input {name:?} has the shape {shape:?}, and the model takes {wanted}"
@@ -98,7 +98,9 @@ impl<'t> InputColumn<'t> {
                 let strings = tensor.strings();
                 (strings.map(|all| InputColumn::Texts(all.iter().collect())), DType::String)
             }
-            _ => (tensor.values().map(InputColumn::Numbers), DType::Double),
+            InputKind::Number | InputKind::Vector(_) => {
+                (tensor.values().map(InputColumn::Numbers), DType::Double)
+            }
         };
         let column = column.ok_or_else(|| {
             let has = tensor.dtype();
@@ -182,7 +184,7 @@ impl OutputColumn {
                 for row in 0..table.rows {
                     let value = match vectors.row(row) {
                         VectorRow::Dense(values) if !table.is_skipped(row) => values.get(at),
-                        _ => None,
+                        VectorRow::Dense(_) | VectorRow::Sparse(_) => None,
                     };
                     numbers.push(value.copied().unwrap_or(f64::NAN));
                 }
@@ -199,7 +201,10 @@ impl OutputColumn {
     fn into_tensor(self, kind: OutputKind, rows: usize) -> Result<Tensor> {
         let shape = match kind {
             OutputKind::Vector(size) => Shape::new(&[dimension(rows), dimension(size)])?,
-            _ => Shape::vector(rows),
+            OutputKind::Number
+            | OutputKind::Integer
+            | OutputKind::Text
+            | OutputKind::Element(_) => Shape::vector(rows),
         };
         match self {
             OutputColumn::Numbers(values) => Tensor::from_vec(shape, values),

@@ -245,7 +245,7 @@ fn number_of(value: &Value) -> Option<f64> {
             "-Inf" | "-Infinity" => Some(f64::NEG_INFINITY),
             _ => None,
         },
-        _ => None,
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
 }
 

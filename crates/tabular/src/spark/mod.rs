@@ -13,11 +13,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use self::folder::{DATA, DATA_ENDING, METADATA, PART, STAGES, StageFolder, part_files};
+use self::folder::{DATA, METADATA, STAGES, StageFolder, part_files};
 use self::mllib::SparkLinearModel;
-use self::pipeline::{SparkPipeline, stage_folders};
+use self::pipeline::SparkPipeline;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
+    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
 };
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -42,7 +42,7 @@ mod vector;
 const MAX_CLASSES: usize = 4096;
 
 /// The most elements of a vector.
-const MAX_WIDTH: usize = 1 << 26;
+const MAX_WIDTH: usize = 1 << 24;
 
 /// With which the classes of Spark start.
 const SPARK: &str = "org.apache.spark.";
@@ -78,19 +78,17 @@ impl Platform for Spark {
         has_parts && (has_values || is_stage(folder))
     }
 
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Rows
-    }
-
     fn takes_threads(&self) -> bool {
         false
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        match missing_file(folder) {
-            Ok(None) => Completeness::Complete,
-            Ok(Some(missing)) => Completeness::Missing(missing),
-            Err(error) => Completeness::Broken(error),
+        match pipeline::check_files(folder) {
+            Ok(()) => Completeness::Complete,
+            Err(error) if error.code() == Code::NotFound => {
+                Completeness::Missing(error.message().to_owned())
+            }
+            Err(error) => Completeness::Broken(error.context(folder.display())),
         }
     }
 
@@ -115,25 +113,6 @@ impl Platform for Spark {
 fn is_stage(folder: &Path) -> bool {
     let stage = StageFolder::open(folder);
     stage.is_ok_and(|stage| stage.class().is_ok_and(|class| class.starts_with(SPARK)))
-}
-
-/// What a folder that is still being written lacks, if that can be seen: files of its own or of its stages.
-fn missing_file(folder: &Path) -> Result<Option<String>> {
-    let lacks = |folder: &Path| part_files(&folder.join(METADATA), "").is_empty();
-    if lacks(folder) {
-        return Ok(Some(format!("a file {METADATA}/{PART}*")));
-    }
-    if !folder.join(STAGES).is_dir() {
-        let is_table = folder.join(DATA).is_dir() && part_files(&folder.join(DATA), "").is_empty();
-        let is_table = is_table && !folder.join(DATA).join(DATA).is_dir();
-        return Ok(is_table.then(|| format!("a file {DATA}/{PART}*{DATA_ENDING}")));
-    }
-    let stages = stage_folders(folder)?;
-    let missing = stages.iter().find(|stage| lacks(stage));
-    Ok(missing.map(|stage| {
-        let name = stage.file_name().unwrap_or_default().display();
-        format!("a file {STAGES}/{name}/{METADATA}/{PART}*")
-    }))
 }
 
 /// A model that is read.

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::folder::{STAGES, StageFolder};
+use super::folder::{DATA, DATA_ENDING, PART, STAGES, StageFolder, part_files};
 use super::registry;
 use super::schema::{ColumnKind, Schema};
 use super::stage::Stage;
 use super::{MAX_CLASSES, MAX_WIDTH, damaged, unsupported};
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
 
 /// The classes that hold stages. Spark has them in Scala and in Python.
 const PIPELINE: &str = "PipelineModel";
@@ -18,6 +18,9 @@ const FORMULA: &str = "RFormulaModel";
 /// The classes of the models that a search has found, and the folder of the best.
 const SEARCHES: [&str; 2] = ["CrossValidatorModel", "TrainValidationSplitModel"];
 const BEST: &str = "bestModel";
+
+/// The folder of the first model of a `OneVsRestModel`.
+const FIRST_MODEL: &str = "model_0";
 
 /// The packages of classes that hold stages.
 const PACKAGES: [&str; 2] = ["org.apache.spark.ml.", "pyspark.ml."];
@@ -87,7 +90,7 @@ struct UsedStage {
 }
 
 /// The folders of the stages of the pipeline in `folder`, in their order.
-pub(super) fn stage_folders(folder: &Path) -> Result<Vec<PathBuf>> {
+fn stage_folders(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder.join(STAGES)).into_iter().flatten().flatten();
     let mut numbered = Vec::new();
     for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {
@@ -106,9 +109,38 @@ pub(super) fn stage_folders(folder: &Path) -> Result<Vec<PathBuf>> {
         return Err(unsupported(format!("a pipeline of more than {MAX_STAGES} stages")));
     }
     if numbered.iter().enumerate().any(|(at, (number, _))| at != *number) {
-        return Err(damaged(format!("a folder in {STAGES} is missing")));
+        return Err(missing_stage(folder));
     }
     Ok(numbered.into_iter().map(|(_, path)| path).collect())
+}
+
+fn missing_stage(folder: &Path) -> Error {
+    Error::not_found(format!("a folder in {} is missing", folder.join(STAGES).display()))
+}
+
+/// Whether all files are there, as far as that can be seen without reading tables: a folder may still be
+/// being written.
+///
+/// # Errors
+/// [`Code::NotFound`](tensorserve_tensor::error::Code::NotFound) for what is missing.
+pub(super) fn check_files(folder: &Path) -> Result<()> {
+    let mut stages = Vec::new();
+    collect(folder, 0, &mut stages)?;
+    for stage in stages {
+        // Models have a table, but for those of several models.
+        let has_table = [DATA, "data/data"]
+            .iter()
+            .any(|inner| !part_files(&stage.path.join(inner), DATA_ENDING).is_empty());
+        let is_whole = has_table || stage.path.join(FIRST_MODEL).is_dir();
+        if stage.class()?.ends_with("Model") && !is_whole {
+            let path = stage.path.join(DATA);
+            return Err(Error::not_found(format!(
+                "a file {}/{PART}*{DATA_ENDING}",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Adds the stages in `folder` to `stages`; those in containers in turn.
@@ -128,7 +160,7 @@ fn collect(folder: &Path, depth: usize, stages: &mut Vec<StageFolder>) -> Result
     let declared = stage.texts("stageUids")?.map(|uids| uids.len());
     let folders = stage_folders(&inner)?;
     if declared.is_some_and(|declared| declared != folders.len()) {
-        return Err(damaged(format!("a folder in {STAGES} is missing")));
+        return Err(missing_stage(&inner));
     }
     folders.iter().try_for_each(|inner| collect(inner, depth + 1, stages))
 }
@@ -141,7 +173,7 @@ impl SparkPipeline {
         let mut schema = Schema::default();
         let mut stages = Vec::new();
         for stage in &folders {
-            let context = |error: tensorserve_tensor::error::Error| match folders.len() {
+            let context = |error: Error| match folders.len() {
                 1 => error,
                 _ => error.context(stage.path.file_name().unwrap_or_default().display()),
             };
@@ -255,7 +287,11 @@ fn outputs(schema: &Schema, stages: &[UsedStage]) -> Result<Vec<PipelineOutput>>
 fn add_probabilities(outputs: &mut Vec<PipelineOutput>) {
     let found = outputs.iter().find_map(|output| match output.kind {
         OutputKind::Vector(size) if output.name == "probability" => Some((output.column, size)),
-        _ => None,
+        OutputKind::Number
+        | OutputKind::Integer
+        | OutputKind::Text
+        | OutputKind::Vector(_)
+        | OutputKind::Element(_) => None,
     });
     let Some((column, size)) = found.filter(|(_, size)| *size <= MAX_CLASSES) else { return };
     for class in 0..size {

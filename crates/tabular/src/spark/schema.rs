@@ -220,7 +220,11 @@ impl Schema {
     pub(super) fn size(&self, number: usize) -> Option<usize> {
         match self.kind(number)? {
             ColumnKind::Vector(id) => self.sizes.get(id.0).copied().flatten(),
-            _ => None,
+            ColumnKind::Number
+            | ColumnKind::Integer
+            | ColumnKind::Text
+            | ColumnKind::Category
+            | ColumnKind::Words => None,
         }
     }
 

@@ -13,13 +13,16 @@ pub(super) trait Stage: Send + Sync {
     fn run(&self, table: &mut Table<'_>) -> Result<()>;
 }
 
+/// Rows with values that a stage cannot handle, each with the reason.
+pub(super) type Rejected = Vec<(usize, String)>;
+
 /// What becomes of the rows with values that a stage cannot handle: those at `rows`, each with the reason,
 /// are refused or dropped.
 pub(super) fn reject(
     table: &mut Table<'_>,
     invalid: Invalid,
     column: &str,
-    rows: Vec<(usize, String)>,
+    rows: Rejected,
 ) -> Result<()> {
     for (row, reason) in rows {
         if table.is_skipped(row) {

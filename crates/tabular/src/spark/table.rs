@@ -272,28 +272,36 @@ impl<'t> Table<'t> {
     pub(super) fn numbers(&self, number: usize) -> Result<&[f64]> {
         match self.get(number)? {
             Column::Numbers(values) => Ok(values),
-            _ => Err(Error::internal("a column of the pipeline does not hold numbers")),
+            Column::Texts(_) | Column::Words(_) | Column::Vectors(_) => {
+                Err(Error::internal("a column of the pipeline does not hold numbers"))
+            }
         }
     }
 
     pub(super) fn texts(&self, number: usize) -> Result<&[Cow<'t, str>]> {
         match self.get(number)? {
             Column::Texts(values) => Ok(values),
-            _ => Err(Error::internal("a column of the pipeline does not hold texts")),
+            Column::Numbers(_) | Column::Words(_) | Column::Vectors(_) => {
+                Err(Error::internal("a column of the pipeline does not hold texts"))
+            }
         }
     }
 
     pub(super) fn words(&self, number: usize) -> Result<&WordLists> {
         match self.get(number)? {
             Column::Words(values) => Ok(values),
-            _ => Err(Error::internal("a column of the pipeline does not hold words")),
+            Column::Numbers(_) | Column::Texts(_) | Column::Vectors(_) => {
+                Err(Error::internal("a column of the pipeline does not hold words"))
+            }
         }
     }
 
     pub(super) fn vectors(&self, number: usize) -> Result<&Vectors<'t>> {
         match self.get(number)? {
             Column::Vectors(values) => Ok(values),
-            _ => Err(Error::internal("a column of the pipeline does not hold vectors")),
+            Column::Numbers(_) | Column::Texts(_) | Column::Words(_) => {
+                Err(Error::internal("a column of the pipeline does not hold vectors"))
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use super::parquet::ParquetColumns;
 use super::parquet::column::NestedColumn;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The most coefficients: 512 MiB of memory.
-const MAX_COEFFICIENTS: usize = 1 << 26;
+/// The most numbers of a sparse vector or matrix once it is dense: 256 MiB of memory.
+const MAX_COEFFICIENTS: usize = 1 << 25;
 
 /// The values of the field `type`.
 const SPARSE: f64 = 0.0;

@@ -41,10 +41,9 @@ CITIES = [
     "Nis",
     "x y",
 ]
-WORDS = (
-    "the a Good BAD movie film was plot ÉTÉ straße İstanbul ΣΊΣΥΦΟΣ 東京 great, awful! don't 3D "
-    "actor actress scene-by-scene music not never very seen again story I it this is"
-).split()
+SENTENCE = """the a Good BAD movie film was plot ÉTÉ straße İstanbul ΣΊΣΥΦΟΣ 東京 great, awful! don't 3D
+actor actress scene-by-scene music not never very seen again story I it this is"""
+WORDS = SENTENCE.split()
 EXTREMES = [0.0, -0.0, 1e300, -1e300, 5e-324, 1e-12, 1e9, -7.0, 1.0]
 
 
@@ -405,6 +404,7 @@ def made():
         "selectors",
         "dirty",
         [
+            impute(NUMBERS),
             index("color"),
             index("city"),
             one_hot(["color", "city"]),
@@ -535,8 +535,6 @@ def main(folder, only):
         for number, (name, rows, stages) in enumerate(made()):
             if only and name not in only:
                 continue
-            if name == "selectors":
-                stages = [impute(NUMBERS), *stages]
             model = Pipeline(stages=stages).fit(train)
             spark.conf.set("spark.sql.parquet.compression.codec", codecs[number % len(codecs)])
             path = pathlib.Path(temporary) / name

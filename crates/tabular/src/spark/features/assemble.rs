@@ -2,7 +2,7 @@
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::{Stage, reject};
+use super::super::stage::{Rejected, Stage, reject};
 use super::super::table::{Column, SparseRows, Table, VectorRow, VectorRows, Vectors};
 use super::super::{MAX_WIDTH, damaged, index_of, unsupported};
 use tensorserve_tensor::error::Result;
@@ -80,7 +80,7 @@ impl Assembler {
                         }
                     }
                 }
-                _ => {}
+                Column::Texts(_) | Column::Words(_) => {}
             }
         }
         Ok(Vectors::dense(self.width, values))
@@ -108,7 +108,7 @@ impl Assembler {
                             entries.iter().for_each(|(at, value)| push(*at as usize, *value));
                         }
                     },
-                    _ => {}
+                    Column::Texts(_) | Column::Words(_) => {}
                 }
             }
             rows.ends.push(rows.entries.len());
@@ -123,7 +123,7 @@ impl Stage for Assembler {
             for part in &self.parts {
                 let Column::Numbers(numbers) = table.column(part.input)? else { continue };
                 let missing = numbers.iter().enumerate().filter(|(_, number)| number.is_nan());
-                let rejected: Vec<(usize, String)> =
+                let rejected: Rejected =
                     missing.map(|(row, _)| (row, "is missing or NaN".to_owned())).collect();
                 reject(table, self.invalid, &part.name, rejected)?;
             }

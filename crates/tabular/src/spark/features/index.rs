@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::{Stage, reject};
+use super::super::stage::{Rejected, Stage, reject};
 use super::super::table::{Column, Table};
 use super::super::{damaged, float};
 use tensorserve_tensor::error::Result;
@@ -100,7 +100,7 @@ fn bits(number: f64) -> u64 {
 
 impl StringIndexer {
     /// The indices of all rows, and the rows whose text is no label.
-    fn indices(&self, table: &Table<'_>) -> Result<(Vec<f64>, Vec<(usize, String)>)> {
+    fn indices(&self, table: &Table<'_>) -> Result<(Vec<f64>, Rejected)> {
         let mut rejected = Vec::new();
         let mut index_of = |row: usize, found: Option<f64>, show: &dyn Fn() -> String| {
             if found.is_none() && self.invalid != Invalid::Keep {
@@ -117,7 +117,7 @@ impl StringIndexer {
                 })
                 .collect()
             }
-            _ => {
+            Column::Texts(_) | Column::Words(_) | Column::Vectors(_) => {
                 let rows = table.texts(self.input)?.iter().enumerate();
                 rows.map(|(row, text)| {
                     let found = self.indices.get(&**text).copied();

@@ -11,6 +11,9 @@ use super::super::{damaged, unsupported};
 use super::java_regex::JavaRegex;
 use tensorserve_tensor::error::Result;
 
+/// The most words of an n-gram: the grams of a text take so many times its memory.
+const MAX_N_GRAM: usize = 100;
+
 /// How a text becomes words.
 struct Tokenizer {
     input: usize,
@@ -179,8 +182,8 @@ pub(in super::super) fn n_gram(
     schema: &mut Schema,
 ) -> Result<Box<dyn Stage>> {
     let length = folder.size("n", 2)?;
-    if length == 0 {
-        return Err(damaged("its n is 0"));
+    if length == 0 || length > MAX_N_GRAM {
+        return Err(damaged(format!("its n is {length}")));
     }
     let input = schema.read(folder.column("inputCol")?, Wanted::Words)?;
     let output = schema.make(folder.column("outputCol")?, ColumnKind::Words)?;

@@ -109,22 +109,21 @@ pub(in super::super) fn bayes(folder: &StageFolder) -> Result<ClassModel> {
     if classes == 0 || width == 0 || theta.rows != classes {
         return Err(damaged("its pi and theta do not fit together"));
     }
-    let rows = || theta.values.chunks_exact(width);
     let linear = |constants: Vec<f64>, weights: Vec<f64>, accepted, is_complement| {
         let model = LinearBayes { constants, weights, width, accepted, is_complement };
         Box::new(model) as Box<dyn Classifier>
     };
     let classifier = match folder.text("modelType", "multinomial")? {
-        "multinomial" => linear(priors, theta.values.clone(), Accepted::NotNegative, false),
-        "complement" => {
-            linear(vec![0.0; classes], theta.values.clone(), Accepted::NotNegative, true)
-        }
+        "multinomial" => linear(priors, theta.values, Accepted::NotNegative, false),
+        "complement" => linear(vec![0.0; classes], theta.values, Accepted::NotNegative, true),
         "bernoulli" => {
             // The logarithm of the probability that a feature is 0.
             let zero = |log: &f64| (1.0 - log.exp()).ln();
-            let sums = rows().map(|row| row.iter().map(zero).sum::<f64>());
+            let rows = theta.values.chunks_exact(width);
+            let sums = rows.map(|row| row.iter().map(zero).sum::<f64>());
             let constants = priors.iter().zip(sums).map(|(prior, sum)| prior + sum).collect();
-            let weights = theta.values.iter().map(|log| log - zero(log)).collect();
+            let mut weights = theta.values;
+            weights.iter_mut().for_each(|log| *log -= zero(log));
             linear(constants, weights, Accepted::ZeroOrOne, false)
         }
         "gaussian" => {
@@ -134,7 +133,7 @@ pub(in super::super) fn bayes(folder: &StageFolder) -> Result<ClassModel> {
             }
             let logs = sigma.values.chunks_exact(width);
             let logs = logs.map(|row| row.iter().map(|variance| variance.ln()).sum()).collect();
-            let (means, variances) = (theta.values.clone(), sigma.values);
+            let (means, variances) = (theta.values, sigma.values);
             Box::new(GaussianBayes { priors, means, variances, width, logs })
         }
         other => return Err(unsupported(format!("the modelType {other:?}"))),

@@ -1,6 +1,7 @@
 //! `KMeansModel` and `BisectingKMeansModel`.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use super::super::folder::StageFolder;
 use super::super::schema::{ColumnKind, Schema};
@@ -154,7 +155,9 @@ pub(in super::super) fn bisecting_kmeans(
     if numbers.len() != centers.len() {
         return Err(damaged("its clusters do not have a number and a center each"));
     }
-    let row_of = |number: f64| numbers.iter().position(|other| *other == number);
+    let rows = numbers.iter().enumerate().map(|(row, number)| (number.to_bits(), row));
+    let rows: HashMap<u64, usize> = rows.collect();
+    let row_of = |number: f64| rows.get(&number.to_bits()).copied();
     let root = inner.field("rootId").and_then(serde_json::Value::as_f64);
     let root = root.and_then(row_of).ok_or_else(|| damaged("it has no root"))?;
     // Rows in the order of the tree: parents before children.

@@ -91,7 +91,7 @@ impl Bounds {
             Bounds::Probability if mean < EPSILON => EPSILON,
             Bounds::Probability if mean > 1.0 - EPSILON => 1.0 - EPSILON,
             Bounds::Finite | Bounds::Positive if mean == f64::INFINITY => f64::MAX,
-            _ => mean,
+            Bounds::Finite | Bounds::Probability | Bounds::Positive => mean,
         }
     }
 }

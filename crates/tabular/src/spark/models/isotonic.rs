@@ -69,7 +69,9 @@ impl Stage for Isotonic {
                 let rows = 0..table.rows;
                 rows.map(|row| self.predict(element(row).unwrap_or(0.0))).collect()
             }
-            _ => table.numbers(self.input)?.iter().map(|value| self.predict(*value)).collect(),
+            Column::Numbers(_) | Column::Texts(_) | Column::Words(_) => {
+                table.numbers(self.input)?.iter().map(|value| self.predict(*value)).collect()
+            }
         };
         table.put(self.prediction, Column::Numbers(Cow::Owned(predictions)));
         Ok(())

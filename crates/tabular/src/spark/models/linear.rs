@@ -90,7 +90,9 @@ pub(in super::super) fn class_model(
         PredictionRule::Multinomial { thresholds } => {
             (Box::new(ManyClasses(sums)), Decision::Thresholds(thresholds))
         }
-        _ => return Err(Error::internal("a model of MLlib cannot be a stage")),
+        PredictionRule::Regression | PredictionRule::Binary(_) | PredictionRule::Pivot => {
+            return Err(Error::internal("a model of MLlib cannot be a stage"));
+        }
     };
     Ok(ClassModel { classifier, classes, decision, features, has_probabilities })
 }

@@ -16,10 +16,10 @@ use super::predict::{features, prediction_name};
 use tensorserve_tensor::error::Result;
 
 /// The largest size of a covariance matrix: its eigenvalues take the cube of that.
-const MAX_FEATURES: usize = 512;
+const MAX_FEATURES: usize = 256;
 
 /// How often the eigenvalues are refined at most.
-const MAX_SWEEPS: usize = 60;
+const MAX_SWEEPS: usize = 30;
 
 /// A normal distribution of vectors.
 struct Gaussian {

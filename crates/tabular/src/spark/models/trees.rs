@@ -16,8 +16,8 @@ use tensorserve_tensor::error::Result;
 /// The folder with the weights of trees.
 const TREES: &str = "treesMetadata";
 
-/// The most categories of an element.
-const MAX_CATEGORIES: usize = 1 << 20;
+/// The most categories of all splits of a model.
+const MAX_CATEGORIES: usize = 1 << 28;
 
 /// What a node asks.
 #[derive(Debug)]
@@ -139,8 +139,15 @@ impl<'p> NodeColumns<'p> {
         })
     }
 
-    /// The tree of the nodes in `rows`, for so many classes and elements.
-    fn tree(&self, mut rows: Vec<usize>, classes: usize, features: usize) -> Result<Tree> {
+    /// The tree of the nodes in `rows`, for so many classes and elements. Its splits may have `left_over`
+    /// categories.
+    fn tree(
+        &self,
+        mut rows: Vec<usize>,
+        classes: usize,
+        features: usize,
+        left_over: &mut usize,
+    ) -> Result<Tree> {
         let at = |column: &[f64], row: usize| column.get(row).copied().unwrap_or(f64::NAN);
         rows.sort_by_key(|row| index_of(at(self.ids, *row)));
         let mut tree = Tree { nodes: Vec::with_capacity(rows.len()), classes, stats: Vec::new() };
@@ -172,23 +179,22 @@ impl<'p> NodeColumns<'p> {
             let parts = child(left).zip(child(right)).zip(element);
             let ((left, right), element) =
                 parts.ok_or_else(|| damaged("a node of a tree has no valid children"))?;
-            let split = split_of(at(self.categories, row), self.values.row(row))?;
+            let split = split_of(at(self.categories, row), self.values.row(row), left_over)?;
             tree.nodes.push(Node::Split { element, left, right, split });
         }
         Ok(tree)
     }
 }
 
-/// The split at a threshold, or by categories, of which there are so many.
-fn split_of(categories: f64, values: &[f64]) -> Result<Split> {
+/// The split at a threshold, or by categories, of which there are so many. All splits may have `left` more.
+fn split_of(categories: f64, values: &[f64], left: &mut usize) -> Result<Split> {
     if categories < 0.0 {
         let threshold = values.first().copied();
         return threshold.map(Split::Most).ok_or_else(|| damaged("a split has no threshold"));
     }
     let count = index_of(categories);
-    if count > MAX_CATEGORIES {
-        return Err(damaged("a split has too many categories"));
-    }
+    *left =
+        left.checked_sub(count).ok_or_else(|| damaged("its splits have too many categories"))?;
     // Spark keeps the smaller of both sets, which decides where unseen categories go.
     let is_left = values.len() <= count / 2;
     let mut bits = vec![0u64; count.div_ceil(64)];
@@ -223,7 +229,13 @@ fn sizes(folder: &StageFolder, is_classifier: bool) -> Result<(usize, usize)> {
 fn read_tree(folder: &StageFolder, is_classifier: bool) -> Result<(Tree, usize)> {
     let (features, classes) = sizes(folder, is_classifier)?;
     let table = folder.table("data")?;
-    let tree = NodeColumns::read(&table, "")?.tree((0..table.rows).collect(), classes, features)?;
+    let mut left_over = MAX_CATEGORIES;
+    let tree = NodeColumns::read(&table, "")?.tree(
+        (0..table.rows).collect(),
+        classes,
+        features,
+        &mut left_over,
+    )?;
     Ok((tree, features))
 }
 
@@ -252,7 +264,8 @@ fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
             rows.push(row);
         }
     }
-    let trees = rows.into_iter().map(|rows| columns.tree(rows, classes, features));
+    let mut left_over = MAX_CATEGORIES;
+    let trees = rows.into_iter().map(|rows| columns.tree(rows, classes, features, &mut left_over));
     let trees: Vec<Tree> = trees.collect::<Result<_>>()?;
     let weights = read_weights(folder, trees.len())?;
     Ok(Forest { trees, weights, features })

@@ -25,8 +25,11 @@ mod page;
 mod rle;
 mod thrift;
 
-/// The most bytes of the values of a file: those of a model of 64 million coefficients.
+/// The most bytes of the values of a file: those of a model of 64 million coefficients, but not far more
+/// than the file has.
 const MAX_VALUE_BYTES: usize = 1 << 29;
+const MIN_VALUE_BYTES: usize = 1 << 26;
+const MAX_VALUE_RATIO: usize = 1 << 12;
 
 /// The largest file metadata, in bytes.
 const MAX_METADATA: usize = 16 << 20;
@@ -78,7 +81,8 @@ impl ParquetColumns {
             .size(file_metadata::NUM_ROWS)
             .ok_or_else(|| damaged("its number of rows is missing"))?;
         let mut columns = HashMap::new();
-        let mut budget = MAX_VALUE_BYTES;
+        let budget = bytes.len().saturating_mul(MAX_VALUE_RATIO).saturating_add(MIN_VALUE_BYTES);
+        let mut budget = budget.min(MAX_VALUE_BYTES);
         for group in metadata.list(file_metadata::ROW_GROUPS).unwrap_or_default() {
             for chunk in group.list(row_group::COLUMNS).unwrap_or_default() {
                 let metadata = chunk

@@ -71,7 +71,11 @@ impl PhysicalType {
     pub(super) fn size(self) -> usize {
         match self {
             PhysicalType::Text => size_of::<Option<Arc<str>>>(),
-            _ => size_of::<f64>(),
+            PhysicalType::Boolean
+            | PhysicalType::Int32
+            | PhysicalType::Int64
+            | PhysicalType::Float
+            | PhysicalType::Double => size_of::<f64>(),
         }
     }
 
