@@ -66,6 +66,16 @@ def files_of(archive: pathlib.Path) -> bytes:
         return SEPARATOR.join(name.encode() + b"\n" + files.read(name) for name in names)
 
 
+def torch_files_of(archive: pathlib.Path) -> bytes:
+    """The same for a file of PyTorch: its source texts, and the names of the other files."""
+    with zipfile.ZipFile(archive) as files:
+        texts = {name for name in files.namelist() if name.endswith((".py", ".cpp", ".json"))}
+        names = [name for name in files.namelist() if "/data/" not in name or name in texts]
+        libraries = [name for name in files.namelist() if name.endswith(".so")]
+        content = {name: files.read(name) if name in texts else b"" for name in names + libraries}
+        return SEPARATOR.join(name.encode() + b"\n" + text for name, text in content.items())
+
+
 def cases(name: str):
     return json.loads((CASES / f"{name}.json").read_text())
 
@@ -394,6 +404,9 @@ def model_seeds(seeds: Seeds) -> None:
     mojos = sorted(PLATFORMS.glob("h2o/*.zip"))
     seeds.smallest("h2o", [files_of(path) for path in mojos])
     seeds.add("h2o", min(mojos, key=lambda path: path.stat().st_size).read_bytes())
+    torch = [path for path in PLATFORMS.glob("pytorch/*") if path.suffix in {".pt", ".pt2", ".pth"}]
+    seeds.smallest("torch", [torch_files_of(path) for path in torch])
+    seeds.add("torch", min(torch, key=lambda path: path.stat().st_size).read_bytes())
     seeds.smallest("onnx", [path.read_bytes() for path in DATA.rglob("*.onnx")])
     for symbol in DATA.rglob("*-symbol.json"):
         params = next(symbol.parent.glob("*.params")).read_bytes()

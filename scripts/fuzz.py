@@ -63,6 +63,7 @@ WORDS = {
     "pmml": ["crates/tabular/src/pmml"],
     "spark": ["crates/tabular/src/spark"],
     "h2o": ["crates/tabular/src/h2o", "crates/tabular/src/zip.rs"],
+    "torch": ["crates/torch/src"],
     "onnx": ["crates/onnx/src"],
     "mxnet": ["crates/onnx/src/mxnet"],
     "saved_model": ["crates/tensorflow/src/saved_model.rs", "crates/tensorflow/src/graph.rs"],

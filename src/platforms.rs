@@ -47,6 +47,8 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     all.push(Arc::new(tensorserve_tabular::spark::Spark));
     #[cfg(feature = "h2o")]
     all.push(Arc::new(tensorserve_tabular::h2o::H2o));
+    #[cfg(feature = "pytorch")]
+    all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())));
     all
 }
 

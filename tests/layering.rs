@@ -26,6 +26,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "tensor"]),
     ("onnx", &["platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
+    ("torch", &["platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
     ("python", &["platform", "preprocessing", "tensor", "workers"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "trace", "workers"]),
@@ -43,7 +44,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.
-const UNSAFE_CRATES: &[&str] = &["os", "onnx", "tensorflow"];
+const UNSAFE_CRATES: &[&str] = &["os", "onnx", "tensorflow", "torch"];
 
 /// Their files with `unsafe` code.
 const FFI: &[&str] = &[
@@ -52,6 +53,7 @@ const FFI: &[&str] = &[
     "crates/os/src/fork.rs",
     "crates/os/src/reads.rs",
     "crates/tensorflow/src/ffi.rs",
+    "crates/torch/src/ffi.rs",
 ];
 
 /// The maximum number of lines of a file whose header gives no reason for more.

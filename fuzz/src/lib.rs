@@ -84,6 +84,7 @@ targets! {
     pmml = models, MODEL;
     spark = models, SPARK;
     h2o = models, MODEL;
+    torch = models, MODEL;
     onnx = models, MODEL;
     mxnet = models, MODEL;
     saved_model = models, MODEL;

@@ -162,8 +162,20 @@ fn is_plain(name: &str) -> bool {
 /// MOJOs: an archive; or the files of one, with a line of dashes between them, each after a line with its
 /// name.
 pub fn h2o(input: &[u8]) {
+    with_file("model.mojo", &archived(input), |path| load(&H2o, path));
+}
+
+/// Files of PyTorch, as far as they are read without libtorch: an archive, or its files, as for `h2o`.
+pub fn torch(input: &[u8]) {
+    with_file("model.pt", &archived(input), |path| {
+        let _ = tensorserve_torch::read(path);
+    });
+}
+
+/// The archive that the input is, or whose files it has.
+fn archived(input: &[u8]) -> Vec<u8> {
     if input.starts_with(b"PK") {
-        return with_file("model.mojo", input, |path| load(&H2o, path));
+        return input.to_vec();
     }
     let mut files = Vec::new();
     let mut rest = input;
@@ -172,7 +184,7 @@ pub fn h2o(input: &[u8]) {
         files.push(split(file, b"\n"));
         rest = others;
     }
-    with_file("model.mojo", &archive_of(&files), |path| load(&H2o, path));
+    archive_of(&files)
 }
 
 /// A zip archive of files by their names, which are not compressed. What is too long for it is left out.

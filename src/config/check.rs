@@ -8,6 +8,8 @@ use std::time::Duration;
 
 #[cfg(feature = "onnx")]
 use super::OnnxConfig;
+#[cfg(feature = "pytorch")]
+use super::TorchConfig;
 use super::environment::Environment;
 use super::groups::{BatchSettings, EachModelSettings, ServerSettings};
 use super::settings::{ModelSettings, Settings};
@@ -119,6 +121,11 @@ impl Check {
                 library: server.libonnxruntime.clone(),
                 search: environment.library_directories("onnxruntime"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            },
+            #[cfg(feature = "pytorch")]
+            torch: TorchConfig {
+                library: server.libtorch.clone(),
+                search: environment.library_directories("torch"),
             },
             probe: self.probe(server, environment, isolates),
             #[cfg(feature = "stores")]

@@ -366,6 +366,9 @@ settings! {
         /// ONNX Runtime's library, or the directory that contains it [default: found automatically]
         #[arg(value_name = "PATH", help_heading = "ONNX")]
         libonnxruntime: PathBuf,
+        /// libtorch, or the directory that contains it [default: found automatically]
+        #[arg(value_name = "PATH", help_heading = "PyTorch")]
+        libtorch: PathBuf,
         /// Python interpreter for inference.py [default: python3 on the PATH]
         #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
         python: PathBuf,
@@ -413,7 +416,7 @@ settings! {
         /// Tags of the SavedModel graph to load, separated by commas [default: serve]
         #[arg(value_name = "LIST")]
         tags: List<String>,
-        /// Operations for which a TensorFlow model is refused: names, or external for all that access
+        /// Operations for which a TensorFlow or PyTorch model is refused: names, or external for all that access
         /// files, the network or Python [default: none; external ones are reported]
         #[arg(value_name = "LIST")]
         deny_ops: List<String>,

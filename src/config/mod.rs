@@ -28,6 +28,8 @@ pub use tensorserve_server::config::{
 pub use tensorserve_store::StoreConfig;
 #[cfg(feature = "tensorflow")]
 pub use tensorserve_tensorflow::{GpuConfig, TensorFlowConfig};
+#[cfg(feature = "pytorch")]
+pub use tensorserve_torch::TorchConfig;
 pub use tensorserve_workers::WorkersConfig;
 
 mod check;
@@ -81,6 +83,9 @@ pub struct Config {
     /// ONNX Runtime.
     #[cfg(feature = "onnx")]
     pub onnx: OnnxConfig,
+    /// libtorch.
+    #[cfg(feature = "pytorch")]
+    pub torch: TorchConfig,
     /// How versions are probed before they are loaded, and whether some models are isolated.
     pub probe: ProbeConfig,
     /// Models in object stores and on web servers.

@@ -30,6 +30,8 @@ pub const PLATFORMS: &[&str] = &[
     "spark",
     #[cfg(feature = "h2o")]
     "h2o",
+    #[cfg(feature = "pytorch")]
+    "pytorch",
 ];
 
 /// The platform of models that run in Python, which the setting `runner` names and no other one; `None` if

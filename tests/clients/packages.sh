@@ -83,6 +83,11 @@ for folder; do
         need java default-jre-headless
         install_missing "The tests of Spark"
         ;;
+    pytorch)
+        missing=
+        need "${CXX:-c++}" g++
+        install_missing "The tests of PyTorch, which compile the connection to libtorch,"
+        ;;
     browser)
         find_missing_browser
         install_missing "The tests of the dashboard, which run in Chromium,"

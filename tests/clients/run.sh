@@ -5,7 +5,7 @@
 #   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
 #   all   also the generated clients, the dashboard in a browser, models in stores, and Spark. These
 #         need Debian packages, which packages.sh installs if this runs as root. And traces and logs,
-#         models in Python, MLflow, Triton's and KServe's clients, Ray, the files of deploy/, and the Python wheel, with the profile of
+#         models in Python, MLflow, PyTorch (which fetches libtorch, 540 MB), Triton's and KServe's clients, Ray, the files of deploy/, and the Python wheel, with the profile of
 #         the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its
@@ -20,8 +20,8 @@ export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
     set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
     case ${CLIENTS:-core} in
-    core) echo "CLIENTS=core: leaves out traces and logs, models in Python, MLflow, Triton's and KServe's clients, the wheel, the generated clients, the browser, the stores, Ray, Spark and deploy/; CLIENTS=all tests them" ;;
-    all) set -- "$@" telemetry python_runner mlflow_models triton kserve wheel generated browser stores ray_transform spark deploy ;;
+    core) echo "CLIENTS=core: leaves out traces and logs, models in Python, MLflow, PyTorch, Triton's and KServe's clients, the wheel, the generated clients, the browser, the stores, Ray, Spark and deploy/; CLIENTS=all tests them" ;;
+    all) set -- "$@" telemetry python_runner mlflow_models pytorch triton kserve wheel generated browser stores ray_transform spark deploy ;;
     *)
         echo "CLIENTS=$CLIENTS is not valid; use core or all" >&2
         exit 2

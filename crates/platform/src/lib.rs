@@ -217,7 +217,7 @@ pub struct LoadOptions {
     pub threads: usize,
     /// The encoding of images in the model's inputs; `None` detects it from the graph.
     pub images: Option<tensorserve_tensor::ImageEncoding>,
-    /// The operations that the model may have. Only TensorFlow's graphs are checked.
+    /// The operations that the model may have. TensorFlow's graphs and PyTorch's files are checked.
     pub ops: OpPolicy,
     /// Run the model in a process of its own, which messages call by this name. Platforms ignore it:
     /// the crate `probe` wraps them.

@@ -36,10 +36,14 @@ impl OpPolicy {
     }
 
     /// Whether an entry can name something: an operation's name begins with a capital letter, or with
-    /// an underscore if TensorFlow uses it internally.
+    /// an underscore if TensorFlow uses it internally; one of PyTorch has a namespace, `aten::save`.
     #[must_use]
     pub fn is_entry(entry: &str) -> bool {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "_.>".contains(c);
+        if let Some((namespace, name)) = entry.split_once("::") {
+            let is_word = |word: &str| !word.is_empty() && word.chars().all(is_part);
+            return is_word(namespace) && is_word(name);
+        }
         entry == OpPolicy::EXTERNAL
             || (entry.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
                 && entry.chars().all(is_part))
@@ -115,10 +119,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_external_or_looks_like_an_operation() {
-        for entry in ["external", "ReadFile", "_Send", "Addons>Image", "PrintV2"] {
+        for entry in ["external", "ReadFile", "_Send", "Addons>Image", "aten::save"] {
             assert!(OpPolicy::is_entry(entry), "{entry}");
         }
-        for entry in ["", "readfile", "External ops", "all", "Read-File"] {
+        for entry in ["", "readfile", "External ops", "aten::", "Read-File"] {
             assert!(!OpPolicy::is_entry(entry), "{entry}");
         }
     }

@@ -139,13 +139,16 @@ impl<'a> Installation<'a> {
     }
 
     /// Fetches each wheel with `obtain`, which gets the file to write, unpacks it, and puts all in
-    /// place. The lock must be held.
+    /// place. Before that, `complete` may make more files in the tree, and returns their names in it. The
+    /// lock must be held.
     ///
     /// # Errors
-    /// If the directory is not ours, the disk is too small, or a wheel cannot be fetched or unpacked.
+    /// If the directory is not ours, the disk is too small, or a wheel cannot be fetched or unpacked; those
+    /// of `complete`, after which the next run continues there.
     pub(super) fn install(
         &self,
         obtain: impl Fn(&Wheel, usize, &Path) -> Result<PathBuf>,
+        complete: impl Fn(&Path) -> Result<Vec<String>>,
     ) -> Result<()> {
         self.refuse_foreign_directory()?;
         let (tree, wheels) = (self.work.join("tree"), self.work.join("wheels"));
@@ -171,6 +174,10 @@ impl<'a> Installation<'a> {
         if let Some(missing) = missing {
             return Err(Error::internal(format!("the wheels do not contain {missing}")));
         }
+        for name in complete(&tree)? {
+            done.files.insert(name.clone(), unpacked(&tree.join(&name))?);
+        }
+        self.remove_headers(&tree, &mut done)?;
         self.write_stamp(&tree, &done)?;
         self.put_in_place(&tree)
     }
@@ -267,6 +274,21 @@ impl<'a> Installation<'a> {
         Ok(())
     }
 
+    /// Removes what was needed for a compilation only.
+    fn remove_headers(&self, tree: &Path, done: &mut Contents) -> Result<()> {
+        let headers: Vec<String> =
+            done.files.keys().filter(|name| self.pin.is_header(name)).cloned().collect();
+        for name in &headers {
+            let path = tree.join(name);
+            fs::remove_file(&path).map_err(|e| failed_at(&path, &e))?;
+            done.files.remove(name);
+            // The directories around it, once they are empty.
+            let around = path.ancestors().skip(1).take_while(|folder| *folder != tree);
+            let _ = around.map(fs::remove_dir).take_while(Result::is_ok).count();
+        }
+        Ok(())
+    }
+
     fn write_stamp(&self, tree: &Path, done: &Contents) -> Result<()> {
         let mut stamp = Map::new();
         stamp.insert(self.pin.runtime.clone(), self.pin.version.clone().into());
@@ -320,6 +342,12 @@ fn copy(member: &mut impl Read, path: &Path) -> Result<Unpacked> {
         fs::set_permissions(path, executable).map_err(|e| failed_at(path, &e))?;
     }
     Ok(Unpacked { size, sha256: hexadecimal(context) })
+}
+
+/// A file that was made in the tree.
+fn unpacked(path: &Path) -> Result<Unpacked> {
+    let size = fs::metadata(path).map_err(|e| failed_at(path, &e))?.len();
+    Ok(Unpacked { size, sha256: sha256(path)? })
 }
 
 /// The contents that a file of state names; `None` without the file.

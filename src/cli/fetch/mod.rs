@@ -11,7 +11,7 @@ use url::Url;
 
 use self::client::Client;
 use self::install::Installation;
-use self::pins::{FETCHABLE, Pin, Wheel};
+use self::pins::{FETCHABLE, Pin, TORCH, Wheel};
 use self::report::{megabytes, say};
 use super::print_line;
 use super::table::columns;
@@ -28,18 +28,21 @@ mod pins;
 mod report;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 pub(super) const HELP: &str = "\
 The libraries come from the Python packages of their publishers. Downloads use the settings of pip:
 index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_…
 variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256
-that this version of tensorserve knows. A download that was interrupted continues in the next run.
+that this version of tensorserve knows. A download that was interrupted continues in the next run. For
+torch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to libtorch, once.
 
 Examples:
   tensorserve fetch tensorflow
   tensorserve fetch tensorflow-gpu onnxruntime
   tensorserve fetch tensorflow --index-url https://mirror.example/simple
   tensorserve fetch tensorflow --dest /opt/tensorserve/lib
+  tensorserve fetch torch --from /opt/venv/lib/python3.12/site-packages/torch
   tensorserve fetch --list";
 
 /// What to fetch.
@@ -58,12 +61,22 @@ pub(super) struct Arguments {
     /// List what can be fetched, and what is installed
     #[arg(long)]
     list: bool,
+    /// For torch: compile the connection to the libtorch of this Python package, and download nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dest", "index_url", "list", "verify"])]
+    from: Option<PathBuf>,
     /// Compare the installed files with their SHA-256, and fetch nothing
     #[arg(long, conflicts_with = "list")]
     verify: bool,
 }
 
 pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode> {
+    let compiler = environment.get("CXX");
+    if let Some(package) = &arguments.from {
+        return match &arguments.runtimes[..] {
+            [only] if only == TORCH => torch::use_package(package, compiler),
+            _ => Err(Error::invalid("--from is for torch only")),
+        };
+    }
     let folder = folder(arguments, environment)?;
     if arguments.list {
         return list(&folder);
@@ -81,7 +94,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     let client = Client::new(pip, &indexes)?;
     on_signals_exit(&folder)?;
     for pin in &pins {
-        fetch(pin, &folder, &client, &indexes)?;
+        fetch(pin, &folder, &client, &indexes, compiler)?;
     }
     let searched = environment.library_directories("tensorflow");
     if !searched.iter().any(|known| known.path == folder) {
@@ -114,7 +127,13 @@ fn index_url(text: &str) -> Result<Url> {
     })
 }
 
-fn fetch(pin: &Pin, folder: &Path, client: &Client, indexes: &[Url]) -> Result<()> {
+fn fetch(
+    pin: &Pin,
+    folder: &Path,
+    client: &Client,
+    indexes: &[Url],
+    compiler: Option<&str>,
+) -> Result<()> {
     let start = Instant::now();
     let installation = Installation::new(pin, folder);
     let library = installation.library();
@@ -137,10 +156,14 @@ fn fetch(pin: &Pin, folder: &Path, client: &Client, indexes: &[Url]) -> Result<(
         bytes => format!(" An earlier run has left {} of it.", megabytes(bytes)),
     };
     say(&format!("Downloading {download}, {unpacked} unpacked, into {}.{begun}", folder.display()));
-    installation.install(|wheel, number, file| {
+    let obtain = |wheel: &Wheel, number, file: &Path| {
         let label = format!("[{}/{count}] {}", number + 1, wheel.file);
         say(&format!("{label} ({})", megabytes(wheel.size)));
         obtain(wheel, file, client, indexes, &label)
+    };
+    installation.install(obtain, |tree| match pin.runtime == TORCH {
+        true => torch::compile(tree, compiler),
+        false => Ok(Vec::new()),
     })?;
     say(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
     print_line(&is_there);

@@ -9,11 +9,15 @@ use serde::Deserialize;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The names of what can be fetched, each with the runtime and the device of its build.
-pub(super) const FETCHABLE: [(&str, &str, &str); 3] = [
+pub(super) const FETCHABLE: [(&str, &str, &str); 4] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
+    (TORCH, "torch", "cpu"),
 ];
+
+/// The runtime that a connection is compiled for.
+pub(super) const TORCH: &str = "torch";
 
 /// The file that the scripts of the source directory read, too.
 const PINS: &str = include_str!("../../../scripts/runtimes.json");
@@ -32,6 +36,8 @@ struct Runtime {
     folder: String,
     needed: Vec<String>,
     libraries: Vec<String>,
+    #[serde(default)]
+    headers: Vec<String>,
     links: BTreeMap<String, String>,
     builds: Vec<Build>,
 }
@@ -80,6 +86,8 @@ pub(super) struct Pin {
     /// Links to make, with their targets.
     pub(super) links: BTreeMap<String, String>,
     libraries: Regex,
+    /// Files that are needed for a compilation only.
+    headers: Option<Regex>,
     licences: Regex,
 }
 
@@ -103,11 +111,17 @@ impl Pin {
         let Runtime { library, version, folder, .. } = &runtime;
         let is_wanted = |build: &&Build| build.device == *device && build.machine == ARCH;
         let Some(build) = runtime.builds.iter().find(is_wanted) else {
-            let message = format!(
-                "{} publishes no build of {library} {version} for {device} on {ARCH}: name a library \
-                 that you have built with --{library} PATH",
-                runtime.maker
-            );
+            let message = match fetchable {
+                TORCH => format!(
+                    "no build of {library} for {ARCH} is pinned here: install PyTorch with pip, and run \
+                     `tensorserve fetch torch --from DIR` with the directory of the package"
+                ),
+                _ => format!(
+                    "{} publishes no build of {library} {version} for {device} on {ARCH}: name a \
+                     library that you have built with --{library} PATH",
+                    runtime.maker
+                ),
+            };
             return Err(Error::new(Code::Unimplemented, message));
         };
         Ok(Pin {
@@ -120,18 +134,27 @@ impl Pin {
             needed: runtime.needed.clone(),
             links: runtime.links.clone(),
             libraries: whole(&runtime.libraries, "").map_err(invalid)?,
+            headers: match runtime.headers.is_empty() {
+                true => None,
+                false => Some(whole(&runtime.headers, "").map_err(invalid)?),
+            },
             licences: whole(&pins.licences, "(?i)").map_err(invalid)?,
         })
     }
 
     /// The name in the tree for the file `name` of `wheel`; `None` if it is not unpacked.
     pub(super) fn name_in_tree(&self, name: &str, wheel: &Wheel) -> Option<String> {
-        if self.libraries.is_match(name) {
+        if self.libraries.is_match(name) || self.is_header(name) {
             return Some(name.to_owned());
         }
         let project = wheel.file.split('-').next().unwrap_or_default();
         let last = name.rsplit('/').next().unwrap_or_default();
         self.licences.is_match(name).then(|| format!("licenses/{project}/{last}"))
+    }
+
+    /// Whether the file `name` in the tree is needed for a compilation only.
+    pub(super) fn is_header(&self, name: &str) -> bool {
+        self.headers.as_ref().is_some_and(|headers| headers.is_match(name))
     }
 
     /// Bytes of all wheels.
@@ -160,8 +183,11 @@ mod tests {
             let builds = &pins.runtimes[runtime].builds;
             let machines = builds.iter().filter(|build| build.device == device);
             let machines: Vec<&str> = machines.map(|build| build.machine.as_str()).collect();
-            let expected: &[&str] =
-                if device == "gpu" { &["x86_64"] } else { &["x86_64", "aarch64"] };
+            let expected: &[&str] = if device == "gpu" || runtime == TORCH {
+                &["x86_64"]
+            } else {
+                &["x86_64", "aarch64"]
+            };
             assert_eq!(machines, expected, "{runtime} {device}");
         }
         for build in pins.runtimes.values().flat_map(|runtime| &runtime.builds) {

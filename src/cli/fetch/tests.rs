@@ -177,7 +177,7 @@ impl Home {
         let indexes: Vec<Url> =
             pip.indexes.iter().map(|url| index_url(url)).collect::<Result<_>>()?;
         let client = Client::new(pip, &indexes)?;
-        fetch(&self.pin, self.folder.path(), &client, &indexes)
+        fetch(&self.pin, self.folder.path(), &client, &indexes, None)
     }
 
     fn installed(&self) -> PathBuf {

@@ -1,0 +1,14 @@
+//! Settings of libtorch.
+
+use std::path::PathBuf;
+
+use tensorserve_platform::library::SearchFolder;
+
+/// Where libtorch is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TorchConfig {
+    /// The library's file or folder, if the user names one.
+    pub library: Option<PathBuf>,
+    /// Folders to search for the library, in order.
+    pub search: Vec<SearchFolder>,
+}
