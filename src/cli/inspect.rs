@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, http_client, print_line};
+use super::{example, http_client, print_line, set_libraries};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
@@ -28,7 +28,9 @@ pub(super) fn run(
         inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = Config::new(Settings::default(), environment)?;
+    let mut settings = Settings::default();
+    set_libraries(&mut settings, environment);
+    let config = Config::new(settings, environment)?;
     let options = LoadOptions {
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
         ..LoadOptions::default()

@@ -16,7 +16,7 @@ pub struct Library {
     pub files: &'static [&'static str],
     /// The directory of its Python package that contains it.
     pub package: &'static str,
-    /// The command that installs it with pip.
+    /// The command that installs it with pip; empty if pip alone does not.
     pub remedy: &'static str,
     /// Its name for `tensorserve fetch`.
     pub runtime: &'static str,
@@ -148,14 +148,19 @@ impl Library {
         let mut looked: Vec<String> = search.iter().map(|f| f.path.display().to_string()).collect();
         looked.push("the system's library path".to_owned());
         let skipped: String = skipped.iter().map(|why| format!(" {why}.")).collect();
+        let runtime = self.runtime;
+        let remedy = match self.remedy {
+            "" => format!("`tensorserve fetch {runtime}`"),
+            pip => format!(
+                "`{pip}` or `tensorserve fetch {runtime}` (in tensorserve's source directory: `make \
+                 lib`)"
+            ),
+        };
         Error::unavailable(format!(
-            "{name} was not found ({last}). Looked in: {looked}.{skipped} Install it with \
-             `{remedy}` or `tensorserve fetch {runtime}` (in tensorserve's source directory: `make \
-             lib`), or name it with --{name} PATH",
+            "{name} was not found ({last}). Looked in: {looked}.{skipped} Install it with {remedy}, or \
+             name it with --{name} PATH",
             name = self.name,
             looked = looked.join(", "),
-            remedy = self.remedy,
-            runtime = self.runtime,
         ))
     }
 

@@ -126,13 +126,19 @@ pub(crate) enum OpenError {
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            OpenError::Loader(error) => error.fmt(f),
+            OpenError::Loader(error) => f.write_str(&reason(error)),
             OpenError::Unsupported(reason) => f.write_str(reason),
         }
     }
 }
 
 impl std::error::Error for OpenError {}
+
+/// What the dynamic loader says.
+fn reason(error: &libloading::Error) -> String {
+    let inner = std::error::Error::source(error);
+    inner.map_or_else(|| error.to_string(), ToString::to_string)
+}
 
 impl TorchApi {
     /// Opens `libtorch_cpu.so` at `path`, and the shim beside it.
@@ -150,7 +156,7 @@ impl TorchApi {
         let wrong = |why: String| OpenError::Unsupported(shim::with_remedy(&why, &folder));
         // SAFETY: as above.
         let shim = unsafe { Library::new(&shim_path) }
-            .map_err(|e| wrong(format!("{} does not fit to it ({e})", shim::FILE)))?;
+            .map_err(|e| wrong(format!("{} does not fit to it ({})", shim::FILE, reason(&e))))?;
         // SAFETY: the symbols have these types in every revision of the shim, and in every version of
         // libtorch that has them. The text is a constant of the library.
         let (interface, version, built_for, library_is) = unsafe {
@@ -208,7 +214,7 @@ impl TorchApi {
             // SAFETY: as in `open`.
             match unsafe { Library::new(self.folder.join("libtorch.so")) } {
                 Ok(library) => std::mem::forget(library),
-                Err(e) => log::warn!("libtorch.so cannot be loaded: {e}"),
+                Err(e) => log::warn!("libtorch.so cannot be loaded: {}", reason(&e)),
             }
         });
     }

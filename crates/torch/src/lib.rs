@@ -11,6 +11,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use tensorserve_platform::{
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{Signature, Tensor};
+use tensorserve_tensor::{Signature, Tensor, concat};
 
 pub use self::config::TorchConfig;
 
@@ -52,7 +53,7 @@ const LIBRARY: Library = Library {
     name: "libtorch",
     files: &["libtorch_cpu.so"],
     package: "torch/lib",
-    remedy: "tensorserve fetch torch",
+    remedy: "",
     runtime: "torch",
 };
 
@@ -64,6 +65,8 @@ pub struct Torch {
     config: TorchConfig,
     /// Opened by the first model that needs it.
     runtime: Mutex<Option<OpenLibrary>>,
+    /// The files that the log says to be programs: a file may be loaded several times.
+    announced: Mutex<BTreeSet<PathBuf>>,
 }
 
 /// The open library.
@@ -107,7 +110,16 @@ impl Torch {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
     pub fn new(config: TorchConfig) -> Self {
-        Torch { config, runtime: Mutex::new(None) }
+        Torch { config, runtime: Mutex::new(None), announced: Mutex::default() }
+    }
+
+    /// Says in the log, once for each file, that it runs.
+    fn announce(&self, file: &Path, what: &str) {
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        if announced.insert(file.to_owned()) {
+            let file = file.display();
+            log::info!("{file}: {what}: it runs in the server's process, with its rights");
+        }
     }
 
     /// The library, which is opened on first use.
@@ -148,7 +160,10 @@ impl Torch {
             prepared.inputs.iter().map(|plan| plan.spec.alias.as_str()).collect();
         let why_not = |error: &Error| {
             let why = format!("the outputs are learnt from a run on zeros, which fails ({error})");
-            inputs::declare(&why, &names)
+            match declared.inputs.is_empty() {
+                true => inputs::declare(&why, &names),
+                false => outputs::declare(&why),
+            }
         };
         let outputs = outputs::plan(learnt, &declared.outputs, why_not).map_err(shown)?;
         let mut model = OpenModel::new(prepared, outputs, external_ops, bytes);
@@ -163,10 +178,7 @@ impl Torch {
     /// Loads a TorchScript module.
     fn script(&self, file: &Path, declared: &DeclaredSignature) -> Result<Prepared> {
         let runtime = self.runtime()?;
-        log::info!(
-            "{}: a TorchScript module is a program: it runs in the server's process, with its rights",
-            file.display()
-        );
+        self.announce(file, "a TorchScript module is a program");
         let gpu = runtime.gpu().filter(|_| runtime.process == process::id());
         let model = TorchModel::script(&runtime.api, file, gpu)?;
         let declaration = declaration(&model)?;
@@ -185,10 +197,7 @@ impl Torch {
     ) -> Result<Prepared> {
         let wrapper = Wrapper::read(archive, name)?;
         let runtime = self.runtime()?;
-        log::info!(
-            "{}: a package of AOTInductor is machine code: it runs in the server's process, with its rights",
-            file.display()
-        );
+        self.announce(file, "a package of AOTInductor is machine code");
         let runners = available_parallelism().map_or(1, NonZero::get);
         let model = TorchModel::package(&runtime.api, file, name, runners, runtime.gpu())?;
         let checks: &[InputCheck] = wrapper.as_ref().map_or(&[], |wrapper| &wrapper.inputs);
@@ -312,6 +321,7 @@ impl Platform for Torch {
         let executable = TorchExecutable {
             routes: inputs.iter().map(|plan| plan.route.clone()).collect(),
             checks: inputs.iter().map(|plan| plan.check.clone()).collect(),
+            most_rows: most_rows(&signature, &inputs),
             names: inputs.into_iter().map(|plan| plan.spec.alias).collect(),
             outputs,
             model,
@@ -334,12 +344,21 @@ struct TorchExecutable {
     routes: Vec<Route>,
     checks: Vec<Option<InputCheck>>,
     outputs: Vec<OutputPlan>,
+    /// The most rows of a run, if its package has a bound for them.
+    most_rows: Option<usize>,
     /// Threads of an operation, unless a run has its own number.
     threads: usize,
 }
 
-impl Executable for TorchExecutable {
-    fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+/// The most rows of a run of a package whose rows are independent.
+fn most_rows(signature: &Signature, inputs: &[InputPlan]) -> Option<usize> {
+    let bounds = inputs.iter().filter_map(|plan| plan.check.as_ref()?.dims.first()?.most());
+    let least = bounds.min().and_then(|rows| usize::try_from(rows).ok());
+    least.filter(|rows| *rows > 0 && signature.is_batchable())
+}
+
+impl TorchExecutable {
+    fn run_once(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         for ((check, name), input) in self.checks.iter().zip(&self.names).zip(inputs) {
             if let Some(check) = check {
                 check.check(name, input)?;
@@ -348,6 +367,39 @@ impl Executable for TorchExecutable {
         let threads = if options.threads > 0 { options.threads } else { self.threads };
         let mut outputs = self.model.run(&self.routes, inputs, threads)?;
         self.outputs.iter().map(|output| output.take(&mut outputs)).collect()
+    }
+
+    /// Runs `rows` rows, `most` at a time.
+    fn run_in_parts(
+        &self,
+        inputs: &[Tensor],
+        rows: usize,
+        most: usize,
+        options: RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        let mut parts = Vec::new();
+        for start in (0..rows).step_by(most) {
+            let end = (start + most).min(rows);
+            let inputs: Vec<Tensor> = inputs.iter().map(|it| it.slice_rows(start..end)).collect();
+            parts.push(self.run_once(&inputs, options)?);
+        }
+        let output = |index: usize| {
+            let parts: Vec<&Tensor> = parts.iter().filter_map(|part| part.get(index)).collect();
+            concat(&parts, 0)
+        };
+        (0..self.outputs.len()).map(output).collect()
+    }
+}
+
+impl Executable for TorchExecutable {
+    fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let rows = inputs.first().and_then(Tensor::rows).unwrap_or(0);
+        match self.most_rows {
+            Some(most) if rows > most && inputs.iter().all(|it| it.rows() == Some(rows)) => {
+                self.run_in_parts(inputs, rows, most, options)
+            }
+            _ => self.run_once(inputs, options),
+        }
     }
 }
 

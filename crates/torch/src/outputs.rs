@@ -4,7 +4,7 @@
 use super::ffi::{TorchModel, TorchOutputs};
 use super::inputs::InputPlan;
 use tensorserve_platform::synthetic_input;
-use tensorserve_preprocessing::{DeclaredOutput, wrong_declaration};
+use tensorserve_preprocessing::{DeclaredOutput, FILE_NAME, wrong_declaration};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
@@ -187,6 +187,15 @@ impl Trial {
         });
         chosen.collect()
     }
+}
+
+/// The error that the outputs must be declared, with what to write.
+pub(crate) fn declare(why: &str) -> Error {
+    let table = "[[signature.outputs]]\nname = \"output\"\ndtype = \"float32\"\nshape = [-1, 3]";
+    Error::new(
+        Code::FailedPrecondition,
+        format!("{why}: declare the outputs in {FILE_NAME} beside the file:\n{table}"),
+    )
 }
 
 /// The outputs of the signature: those that were learnt, with what is declared of them; only the declared ones

@@ -53,6 +53,11 @@ impl DimCheck {
         self.fixed.unwrap_or(-1)
     }
 
+    /// Its largest size, if it varies and has a bound.
+    pub(crate) fn most(self) -> Option<i64> {
+        self.most.filter(|_| self.fixed.is_none())
+    }
+
     /// The size that is allowed and nearest to `wanted`.
     pub(crate) fn nearest(self, wanted: i64) -> i64 {
         let wanted = wanted.max(self.least.unwrap_or(0)).min(self.most.unwrap_or(i64::MAX));
