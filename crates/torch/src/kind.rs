@@ -138,8 +138,8 @@ fn weights(path: &Path) -> Error {
             "{text} is what torch.save wrote: the weights, or a pickled object, without the program that \
              uses them. Export the model with these lines, where Model is its class, and serve the file \
              that they write:\n\
-             \x20   import torch; saved = torch.load({path}, map_location=\"cpu\", weights_only=False)\n\
-             \x20   model = Model(); model.load_state_dict(saved)    # model = saved, if it is the model itself\n\
+             \x20   import torch; saved = torch.load({path}, map_location=\"cpu\")\n\
+             \x20   model = Model(); model.load_state_dict(saved)    # a pickled model: weights_only=False above, and model = saved\n\
              \x20   torch.jit.script(model.eval()).save({target})",
             path = python_text(&text.to_string()),
         ),

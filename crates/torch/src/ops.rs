@@ -111,8 +111,9 @@ impl Sources {
     }
 
     fn refuse(&self, policy: &OpPolicy) -> Result<()> {
-        for op in self.calls.keys().filter(|op| policy.refuses(op, access(op).is_some())) {
-            return Err(refused(op, access(op), &self.calls[op]));
+        let mut calls = self.calls.iter();
+        if let Some((op, file)) = calls.find(|(op, _)| policy.refuses(op, access(op).is_some())) {
+            return Err(refused(op, access(op), file));
         }
         let known = EXTERNAL_OPS.iter().map(|(op, _)| *op);
         let named = policy.deny.iter().map(String::as_str);

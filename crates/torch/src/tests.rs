@@ -14,6 +14,7 @@ use tensorserve_platform::synthetic_inputs;
 /// ```
 #[test]
 #[ignore = "a measurement, which needs libtorch"]
+#[allow(clippy::print_stdout)]
 fn measure_what_the_platform_adds_to_a_run() {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let model = variable("TORCH_MODEL").expect("TORCH_MODEL names a file");
