@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -235,6 +236,9 @@ class Served(unittest.TestCase):
         self.compare("resnet_package", inputs_of("resnet")[:2])
 
     def test_operations_can_be_denied(self):
+        # What the module writes when it is allowed to, as the last options do.
+        written = pathlib.Path("/tmp/tensorserve_test_saved.pt")
+        self.addCleanup(written.unlink, missing_ok=True)
         models = {"saves": "saves.pt", "native": "resnet.pt2", "plain": "iris_mlp_trace.pt"}
         with tempfile.TemporaryDirectory() as folder:
             write(folder, {name: (file, "") for name, file in models.items()})
