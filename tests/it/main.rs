@@ -40,6 +40,7 @@ mod digits;
 mod entry_points;
 mod external_ops;
 mod fetch_command;
+mod foreign_formats;
 #[cfg(feature = "h2o")]
 mod h2o;
 mod https;
