@@ -68,6 +68,29 @@ fn a_classifier_answers_with_labels_and_scores() {
     assert!(wrong.text().contains("[?, 4]"), "{}", wrong.text());
 }
 
+/// skl2onnx wrote both (make_onnx.py).
+#[test]
+fn classes_have_their_names_and_targets_their_outputs() {
+    let made = |name: &str| data("platforms/onnx/made").join(name).join("model.onnx");
+    let server = serve(made("skl_logistic_texts_15"), None);
+    let row = json!({"instances": [[5.1, 3.5, 1.4, 0.2]]});
+    let answer = server.post("/v1/models/model:predict", row.to_string()).json();
+    let prediction = &answer["predictions"][0];
+    assert_eq!(prediction["output_label"], "setosa", "{answer}");
+    let classes = json!(["setosa", "versicolor", "virginica"]);
+    assert_eq!(prediction["output_probability_classes"], classes, "{answer}");
+    assert_eq!(prediction["output_probability"].as_array().map(Vec::len), Some(3), "{answer}");
+    server.stop();
+
+    let server = serve(made("skl_multi_texts_15"), None);
+    let answer = server.post("/v1/models/model:predict", row.to_string()).json();
+    let prediction = &answer["predictions"][0];
+    assert_eq!(prediction["label"].as_array().map(Vec::len), Some(2), "{answer}");
+    for name in ["probabilities_0", "probabilities_1"] {
+        assert_eq!(prediction[name].as_array().map(Vec::len), Some(3), "{answer}");
+    }
+}
+
 #[test]
 fn a_model_of_another_name_is_one_if_its_platform_is_named() {
     let models = data("simple-tensorflow-serving/models");

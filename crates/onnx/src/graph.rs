@@ -97,6 +97,53 @@ pub(crate) fn int64_vector(name: &str, values: &[i64]) -> TensorProto {
     }
 }
 
+/// An operator that returns a constant tensor of floats.
+pub(super) fn constant(output: &str, dims: &[i64], values: &[f32]) -> NodeProto {
+    let tensor = TensorProto {
+        dims: dims.to_vec(),
+        data_type: types::element_type(DType::Float),
+        float_data: values.to_vec(),
+        ..TensorProto::default()
+    };
+    let value = AttributeProto { t: Some(tensor), ..attribute("value", AttributeType::Tensor) };
+    node("Constant", &[], &[output]).with(value)
+}
+
+/// The most elements of a constant whose values are read.
+const MAX_READ: usize = 64;
+
+/// The values of a small constant, if they are whole numbers of type float, int32 or int64.
+pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
+    let dtype = types::dtype(tensor.data_type)?;
+    let raw = &tensor.raw_data;
+    if raw.len() > MAX_READ * size_of::<i64>() {
+        return None;
+    }
+    let whole = |value: f32| {
+        #[expect(clippy::cast_possible_truncation, reason = "whole and small")]
+        let integer = value as i64;
+        (value.fract() == 0.0 && value.abs() < 1e9).then_some(integer)
+    };
+    let values: Option<Vec<i64>> = match dtype {
+        DType::Int64 if raw.is_empty() => Some(tensor.int64_data.clone()),
+        DType::Int64 => {
+            Some(raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+        }
+        DType::Int32 if raw.is_empty() => {
+            Some(tensor.int32_data.iter().map(|&it| it.into()).collect())
+        }
+        DType::Int32 => {
+            Some(raw.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect())
+        }
+        DType::Float if raw.is_empty() => tensor.float_data.iter().map(|&it| whole(it)).collect(),
+        DType::Float => {
+            raw.as_chunks().0.iter().map(|bytes| whole(f32::from_le_bytes(*bytes))).collect()
+        }
+        _ => None,
+    };
+    values.filter(|values| !values.is_empty() && values.len() <= MAX_READ)
+}
+
 /// An input or output: a tensor, of which a dimension of size -1 varies.
 pub(crate) fn tensor_info(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
     let dim = dims.iter().map(|&size| Dimension {
@@ -107,6 +154,11 @@ pub(crate) fn tensor_info(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoPr
         elem_type: types::element_type(dtype),
         shape: Some(TensorShapeProto { dim: dim.collect() }),
     };
+    value_of(name, tensor)
+}
+
+/// An input or output: a tensor of this type.
+pub(super) fn value_of(name: &str, tensor: type_proto::Tensor) -> ValueInfoProto {
     let value = Some(Type::TensorType(tensor));
     ValueInfoProto {
         name: name.to_owned(),

@@ -2,8 +2,8 @@
 //!
 //! * `ffi` wraps the library's C API in safe types, [`watchdog`] terminates runs at their deadline;
 //! * [`model`] reads a model without the library, [`types`] and [`graph`] read and build its parts;
-//! * [`upgrade`] rewrites operators that the library no longer supports, [`zipmap`] outputs that no
-//!   protocol supports;
+//! * [`upgrade`] rewrites operators that the library no longer supports, [`interface`] inputs and outputs that
+//!   no protocol supports, of which [`zipmap`] are the scores of classifiers;
 //! * `mxnet` converts MXNet checkpoints into ONNX models;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
@@ -19,21 +19,24 @@ use std::time::Instant;
 use prost::Message;
 
 use self::ffi::{ModelSource, OnnxApi, OnnxRunOptions, OnnxSession, TensorNames};
+use self::interface::Interface;
 use self::model::OnnxModel;
 use self::watchdog::Watchdog;
+use self::zipmap::ClassNames;
 use crate::proto::ModelProto;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{DeclaredShape, Signature, Tensor};
+use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
 pub use self::config::OnnxConfig;
 
 mod config;
 mod ffi;
 mod graph;
+mod interface;
 mod model;
 #[cfg(feature = "mxnet")]
 pub mod mxnet;
@@ -97,12 +100,15 @@ impl Onnx {
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let encoded = proto.encode_to_vec();
-        self.load_source(signature, &ModelSource::Bytes(&encoded, folder), bytes, options)
+        let source = ModelSource::Bytes(&encoded, folder);
+        self.load_source(signature, Vec::new(), &source, bytes, options)
     }
 
+    /// Loads a model with this signature, whose outputs for `classes` the graph does not have.
     fn load_source(
         &self,
         signature: Signature,
+        classes: Vec<ClassNames>,
         source: &ModelSource,
         bytes: u64,
         options: &LoadOptions,
@@ -112,11 +118,14 @@ impl Onnx {
             Ok(configured @ 1..) => configured,
             _ => options.threads,
         };
+        let of_graph = |spec: &&TensorSpec| !classes.iter().any(|classes| classes.is(spec));
+        let outputs = signature.outputs.iter().filter(of_graph);
         let executable = OnnxExecutable {
             session: OnnxSession::load(&api, source, threads).map_err(with_locale)?,
-            inputs: TensorNames::new(signature.inputs.iter().map(|spec| &*spec.alias))?,
-            outputs: TensorNames::new(signature.outputs.iter().map(|spec| &*spec.alias))?,
+            inputs: TensorNames::new(signature.inputs.iter().map(|spec| &*spec.tensor_name))?,
+            outputs: TensorNames::new(outputs.map(|spec| &*spec.tensor_name))?,
             signature: signature.clone(),
+            classes,
             api,
             watchdog: Arc::clone(&self.watchdog),
         };
@@ -185,10 +194,10 @@ impl Platform for Onnx {
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
         let mut model = OnnxModel::read(path)?;
-        zipmap::replace_maps(&mut model.proto)?;
+        let interface = Interface::of_tensors(&mut model.proto)?;
         Ok(Inspection {
             written_by: model.written_by(),
-            signatures: vec![signature(&model.proto)?],
+            signatures: vec![interface.signature(&model.proto)?],
             bytes: model.bytes,
             external_ops: Vec::new(),
         })
@@ -196,19 +205,15 @@ impl Platform for Onnx {
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
         let mut model = OnnxModel::read(path)?;
-        let upgraded = upgrade::upgrade(&mut model.proto)?;
-        let replaced = zipmap::replace_maps(&mut model.proto)?;
-        let signature = signature(&model.proto)?;
-        if upgraded || replaced {
-            return self.load_converted(
-                &model.proto,
-                signature,
-                model.bytes,
-                model.folder(),
-                options,
-            );
-        }
-        self.load_source(signature, &ModelSource::File(&model.file), model.bytes, options)
+        let is_upgraded = upgrade::upgrade(&mut model.proto)?;
+        let interface = Interface::of_tensors(&mut model.proto)?;
+        let signature = interface.signature(&model.proto)?;
+        let encoded = (is_upgraded || interface.is_changed).then(|| model.proto.encode_to_vec());
+        let source = match &encoded {
+            Some(encoded) => ModelSource::Bytes(encoded, model.folder()),
+            None => ModelSource::File(&model.file),
+        };
+        self.load_source(signature, interface.classes, &source, model.bytes, options)
     }
 }
 
@@ -223,12 +228,14 @@ fn with_locale(error: Error) -> Error {
     Error::new(error.code(), message).with_source(error)
 }
 
-/// A loaded model. `inputs` and `outputs` are the names of the signature's, in its order.
+/// A loaded model. `inputs` and `outputs` are the tensors of the signature's, in its order, without the outputs of
+/// `classes`.
 struct OnnxExecutable {
     session: OnnxSession,
     inputs: TensorNames,
     outputs: TensorNames,
     signature: Signature,
+    classes: Vec<ClassNames>,
     api: Arc<OnnxApi>,
     watchdog: Arc<Watchdog>,
 }
@@ -260,6 +267,24 @@ impl OnnxExecutable {
         Ok(())
     }
 
+    /// The outputs of the signature, from those of the graph.
+    fn with_classes(&self, outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let classes_of = |spec: &TensorSpec| self.classes.iter().find(|classes| classes.is(spec));
+        let specs = || self.signature.outputs.iter();
+        let of_graph: Vec<&TensorSpec> =
+            specs().filter(|spec| classes_of(spec).is_none()).collect();
+        let output = |alias: &str| {
+            let index = of_graph.iter().position(|spec| spec.alias == alias)?;
+            outputs.get(index).cloned()
+        };
+        let all = specs().map(|spec| match classes_of(spec) {
+            Some(classes) => output(&classes.scores).map(|scores| classes.for_rows_of(&scores)),
+            None => output(&spec.alias).map(Ok),
+        });
+        let missing = || Error::internal("the run returned too few outputs");
+        all.map(|output| output.unwrap_or_else(|| Err(missing()))).collect()
+    }
+
     /// Runs the model, and terminates the run at `deadline`.
     fn run_until(&self, deadline: Option<Instant>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(deadline) = deadline else {
@@ -284,7 +309,8 @@ impl Executable for OnnxExecutable {
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         self.check_shapes(inputs)?;
         let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.run_until(deadline, inputs).map_err(with_run_code)
+        let outputs = self.run_until(deadline, inputs).map_err(with_run_code)?;
+        if self.classes.is_empty() { Ok(outputs) } else { self.with_classes(outputs) }
     }
 }
 
@@ -305,3 +331,5 @@ fn with_run_code(error: Error) -> Error {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_models;

@@ -34,7 +34,7 @@ pub(crate) fn onnx() -> Onnx {
     })
 }
 
-fn path_from_environment(variable: &str) -> Option<PathBuf> {
+pub(crate) fn path_from_environment(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from)
 }
 
@@ -42,21 +42,21 @@ fn data(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(path)
 }
 
-fn load(path: &Path) -> Result<Loaded> {
+pub(crate) fn load(path: &Path) -> Result<Loaded> {
     onnx().load(path, &LoadOptions { threads: 1, ..LoadOptions::default() })
 }
 
-fn floats_of(shape: &[i64], values: &[f32]) -> Tensor {
+pub(crate) fn floats_of(shape: &[i64], values: &[f32]) -> Tensor {
     let mut aligned = aligned_vec(values.len());
     aligned.extend_from_slice(values);
     Tensor::from_vec(Shape::new(shape).expect("shape"), aligned).expect("tensor")
 }
 
-fn run(loaded: &Loaded, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+pub(crate) fn run(loaded: &Loaded, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     loaded.executable.run(0, inputs, RunOptions::default())
 }
 
-fn close(tensor: &Tensor, shape: &[i64], expected: &[f32]) {
+pub(crate) fn close(tensor: &Tensor, shape: &[i64], expected: &[f32]) {
     assert_eq!(tensor.shape().dims(), shape);
     let values = tensor.values::<f32>().expect("floats");
     for (got, expected) in values.iter().zip(expected) {
@@ -79,7 +79,11 @@ const IRIS_SCORES: [f32; 9] = [
 ];
 
 /// A model with the nodes, for the operator set `opset`.
-fn model(opset: i64, nodes: Vec<NodeProto>, inputs: &[(&str, DType, &[i64])]) -> ModelProto {
+pub(crate) fn model(
+    opset: i64,
+    nodes: Vec<NodeProto>,
+    inputs: &[(&str, DType, &[i64])],
+) -> ModelProto {
     let last = nodes.last().and_then(|node| node.output.first()).cloned().unwrap_or_default();
     ModelProto {
         ir_version: if opset < 7 { 3 } else { 7 },
@@ -98,7 +102,7 @@ fn model(opset: i64, nodes: Vec<NodeProto>, inputs: &[(&str, DType, &[i64])]) ->
     }
 }
 
-fn save(model: &ModelProto) -> (TempDir, PathBuf) {
+pub(crate) fn save(model: &ModelProto) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("temporary directory");
     let file = folder.path().join("model.onnx");
     fs::write(&file, model.encode_to_vec()).expect("written");
@@ -106,7 +110,12 @@ fn save(model: &ModelProto) -> (TempDir, PathBuf) {
 }
 
 /// The output of a graph with the float input `x` and constants, for `x` of any shape.
-fn compute(opset: i64, nodes: Vec<NodeProto>, constants: Vec<TensorProto>, x: &Tensor) -> Tensor {
+pub(crate) fn compute(
+    opset: i64,
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+    x: &Tensor,
+) -> Tensor {
     let mut model = model(opset, nodes, &[("x", DType::Float, x.shape().dims())]);
     let graph = model.graph.as_mut().expect("graph");
     if opset < 7 {
@@ -124,7 +133,7 @@ fn compute(opset: i64, nodes: Vec<NodeProto>, constants: Vec<TensorProto>, x: &T
     run(&loaded, std::slice::from_ref(x)).expect("runs").remove(0)
 }
 
-fn constant(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
+pub(crate) fn constant(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     TensorProto {
         name: name.to_owned(),

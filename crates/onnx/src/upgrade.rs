@@ -3,12 +3,14 @@
 //!
 //! What changed between them: some attributes became inputs, attributes for memory reuse and
 //! training were removed, and the second operand is broadcast from the last dimension, not from the
-//! dimension that an attribute names.
+//! dimension that an attribute names. Of the experimental operators of version 1, ONNX Runtime still has some;
+//! those that write constants become constants.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::mem;
 
-use super::graph::{floats, int, int64_vector, ints, node};
+use super::graph::{constant, floats, int, int64_vector, integers, ints, node};
 use super::model::{invalid_model, is_standard_domain, opset};
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::type_proto::Value as Type;
@@ -30,6 +32,7 @@ const IR_WITH_OPSETS: i64 = 3;
 /// Operators whose upgrade is only what all operators have in common.
 const UNCHANGED: &[&str] = &[
     "Abs",
+    "Affine",
     "ArgMax",
     "ArgMin",
     "AveragePool",
@@ -37,6 +40,7 @@ const UNCHANGED: &[&str] = &[
     "Clip",
     "Constant",
     "ConvTranspose",
+    "Crop",
     "DepthToSpace",
     "Elu",
     "Exp",
@@ -48,6 +52,7 @@ const UNCHANGED: &[&str] = &[
     "HardSigmoid",
     "Hardmax",
     "Identity",
+    "ImageScaler",
     "InstanceNormalization",
     "LRN",
     "LeakyRelu",
@@ -59,9 +64,15 @@ const UNCHANGED: &[&str] = &[
     "MaxPool",
     "MaxRoiPool",
     "Mean",
+    "MeanVarianceNormalization",
     "Min",
     "Neg",
     "Not",
+    "ParametricSoftplus",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
     "Reciprocal",
     "ReduceL1",
     "ReduceL2",
@@ -74,6 +85,8 @@ const UNCHANGED: &[&str] = &[
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Scale",
+    "ScaledTanh",
     "Selu",
     "Shape",
     "Sigmoid",
@@ -87,6 +100,7 @@ const UNCHANGED: &[&str] = &[
     "Squeeze",
     "Sum",
     "Tanh",
+    "ThresholdedRelu",
     "TopK",
     "Transpose",
     "Unsqueeze",
@@ -104,13 +118,8 @@ pub(super) fn upgrade(model: &mut ModelProto) -> Result<bool> {
         _ => return Ok(false),
     };
     separate_initializers(model);
-    let graph = model.graph.get_or_insert_default();
-    let mut upgrader = Upgrader::new(graph, from);
-    for node in mem::take(&mut graph.node) {
-        upgrader.upgrade_node(node)?;
-    }
-    graph.node = upgrader.nodes;
-    graph.initializer.extend(upgrader.initializers);
+    let names = Cell::new(0);
+    Upgrader::upgrade_graph(model.graph.get_or_insert_default(), from, None, &names)?;
     model.opset_import.retain(|import| !is_standard_domain(&import.domain));
     model.opset_import.push(OperatorSetIdProto { domain: String::new(), version: TARGET_OPSET });
     Ok(true)
@@ -128,26 +137,63 @@ pub(super) fn separate_initializers(model: &mut ModelProto) {
 }
 
 /// The upgrade of one graph, node by node.
-struct Upgrader {
+struct Upgrader<'a> {
     /// The operator set that the model uses.
     from: i64,
+    /// The upgrade of the graph around a loop's or a branch's.
+    outer: Option<&'a Upgrader<'a>>,
+    /// The number of names that were made.
+    names: &'a Cell<usize>,
     /// The known ranks of values, by name.
     ranks: HashMap<String, usize>,
+    /// The values of small constants that are whole numbers, by name.
+    constants: HashMap<String, Vec<i64>>,
     /// The upgraded nodes.
     nodes: Vec<NodeProto>,
     /// Initializers that the upgraded nodes need.
     initializers: Vec<TensorProto>,
 }
 
-impl Upgrader {
-    fn new(graph: &GraphProto, from: i64) -> Self {
+impl<'a> Upgrader<'a> {
+    /// Upgrades a graph, within that of `outer`.
+    fn upgrade_graph(
+        graph: &mut GraphProto,
+        from: i64,
+        outer: Option<&'a Upgrader<'a>>,
+        names: &'a Cell<usize>,
+    ) -> Result<()> {
+        let mut upgrader = Upgrader::new(graph, from, outer, names);
+        for node in mem::take(&mut graph.node) {
+            upgrader.upgrade_node(node)?;
+        }
+        graph.node = upgrader.nodes;
+        graph.initializer.extend(upgrader.initializers);
+        Ok(())
+    }
+
+    fn new(
+        graph: &GraphProto,
+        from: i64,
+        outer: Option<&'a Upgrader<'a>>,
+        names: &'a Cell<usize>,
+    ) -> Self {
         let declared = graph.input.iter().chain(&graph.value_info);
         let mut ranks: HashMap<String, usize> =
             declared.filter_map(|info| Some((info.name.clone(), declared_rank(info)?))).collect();
+        let mut constants = HashMap::new();
         for tensor in &graph.initializer {
             ranks.insert(tensor.name.clone(), tensor.dims.len());
+            constants.extend(integers(tensor).map(|values| (tensor.name.clone(), values)));
         }
-        Upgrader { from, ranks, nodes: Vec::new(), initializers: Vec::new() }
+        let (nodes, initializers) = (Vec::new(), Vec::new());
+        Upgrader { from, outer, names, ranks, constants, nodes, initializers }
+    }
+
+    /// A name that no value has.
+    fn new_name(&self, kind: &str) -> String {
+        let number = self.names.get();
+        self.names.set(number + 1);
+        format!("tensorserve/{kind}{number}")
     }
 
     fn upgrade_node(&mut self, mut node: NodeProto) -> Result<()> {
@@ -179,9 +225,12 @@ impl Upgrader {
             "Pad" if self.from < 2 => rename_attribute(&mut node, "paddings", "pads"),
             "LpPool" | "GlobalLpPool" if self.from < 2 => integer_norm_order(&mut node)?,
             "Upsample" => self.merge_scales(&mut node)?,
-            "Split" if node.input.len() < 2 => {}
-            "Reshape" | "Cast" | "Concat" | "Pad" | "LpPool" | "GlobalLpPool" => {}
-            "Tile" if self.from >= 6 => {}
+            "Split" if node.input.len() >= 2 => self.move_sizes_to_attribute(&mut node)?,
+            "If" | "Loop" => self.upgrade_subgraphs(&mut node)?,
+            "Tile" if self.from < 6 => self.list_repeats(&mut node)?,
+            "ConstantFill" | "GivenTensorFill" => node = self.fill_constant(&node)?,
+            "Reshape" | "Cast" | "Concat" | "Pad" | "LpPool" | "GlobalLpPool" | "Split"
+            | "Tile" => {}
             op if UNCHANGED.contains(&op) => {}
             _ => return Err(self.unsupported(&node, "it has no equivalent there")),
         }
@@ -244,7 +293,9 @@ impl Upgrader {
         let Some(input) = to.input.get_mut(1).filter(|_| count > 0) else {
             return;
         };
-        let unsqueezed = format!("{input}/unsqueezed{}", self.nodes.len());
+        let number = self.names.get();
+        self.names.set(number + 1);
+        let unsqueezed = format!("{input}/unsqueezed{number}");
         let axes = (rank..rank + count).map(|axis| i64::try_from(axis).unwrap_or(i64::MAX));
         let axes: Vec<i64> = axes.collect();
         self.nodes.push(node("Unsqueeze", &[input], &[&unsqueezed]).with(ints("axes", &axes)));
@@ -255,7 +306,7 @@ impl Upgrader {
         let Some(shape) = node.take("shape") else {
             return Err(invalid_model("an operator Reshape has no shape".to_owned()));
         };
-        let name = format!("tensorserve/shape{}", self.nodes.len());
+        let name = self.new_name("shape");
         self.initializers.push(int64_vector(&name, &shape.ints));
         node.input.truncate(1);
         node.input.push(name);
@@ -274,13 +325,111 @@ impl Upgrader {
         }
     }
 
+    fn upgrade_subgraphs(&self, node: &mut NodeProto) -> Result<()> {
+        for graph in node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_mut()) {
+            Upgrader::upgrade_graph(graph, self.from, Some(self), self.names)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the second input of a Split, the sizes of its parts, an attribute.
+    fn move_sizes_to_attribute(&self, node: &mut NodeProto) -> Result<()> {
+        let Some(sizes) = self.constant(node, 1) else {
+            return Err(self.unsupported(node, "the sizes of the parts are computed in the graph"));
+        };
+        node.take("split");
+        node.attribute.push(ints("split", &sizes));
+        node.input.truncate(1);
+        Ok(())
+    }
+
+    /// Makes the inputs of a Tile, a number of repeats and the axis, a list of the repeats along each axis.
+    fn list_repeats(&mut self, node: &mut NodeProto) -> Result<()> {
+        let Some(rank) = self.rank(node, 0) else {
+            return Err(self.unsupported(node, "the rank of its input is unknown"));
+        };
+        let Some([axis]) =
+            self.constant(node, 2).as_deref().and_then(|axis| axis.first_chunk()).copied()
+        else {
+            return Err(self.unsupported(node, "its axis is computed in the graph"));
+        };
+        let Some(axis) = usize::try_from(axis).ok().filter(|axis| *axis < rank) else {
+            return Err(invalid_model("an operator Tile has an axis out of range".to_owned()));
+        };
+        let repeats = self.new_name("repeats");
+        match self.constant(node, 1).as_deref() {
+            Some([count, ..]) => {
+                let mut all = vec![1; rank];
+                all.iter_mut().skip(axis).take(1).for_each(|at| *at = *count);
+                self.initializers.push(int64_vector(&repeats, &all));
+            }
+            _ => self.join_repeats(node, &repeats, axis, rank),
+        }
+        node.input.truncate(1);
+        node.input.push(repeats);
+        Ok(())
+    }
+
+    /// Computes `repeats`, which is 1 for each axis but `axis`, and there the second input of `tile`.
+    fn join_repeats(&mut self, tile: &NodeProto, repeats: &str, axis: usize, rank: usize) {
+        let [shape, number, count] = ["shape", "number", "count"].map(|kind| self.new_name(kind));
+        let [before, after] = ["before", "after"].map(|kind| self.new_name(kind));
+        self.initializers.push(int64_vector(&shape, &[1]));
+        self.initializers.push(int64_vector(&before, &vec![1; axis]));
+        self.initializers.push(int64_vector(&after, &vec![1; rank - axis - 1]));
+        let given = tile.input.get(1).map_or("", String::as_str);
+        self.nodes.push(node("Cast", &[given], &[&number]).with(int("to", INT64)));
+        self.nodes.push(node("Reshape", &[&number, &shape], &[&count]));
+        let parts: [&str; 3] = [&before, &count, &after];
+        self.nodes.push(node("Concat", &parts, &[repeats]).with(int("axis", 0)));
+    }
+
+    /// The constant that an experimental operator without inputs writes.
+    fn fill_constant(&self, node: &NodeProto) -> Result<NodeProto> {
+        let shape = node.ints("shape");
+        let count = shape.iter().try_fold(1_i64, |count, size| count.checked_mul(*size));
+        let count = count.and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| *count <= MAX_FILLED);
+        let (Some(count), true) = (count, node.input.is_empty()) else {
+            return Err(self.unsupported(node, "the shape of its output is computed in the graph"));
+        };
+        let values = match node.get("values") {
+            Some(values) if values.floats.len() == count => values.floats.clone(),
+            Some(_) => {
+                let message = format!("an operator {} has too few values", node.op_type);
+                return Err(invalid_model(message));
+            }
+            None if node.int("dtype").is_none_or(|dtype| dtype == FLOAT) => {
+                let value = node.get("value").and_then(|value| value.f).unwrap_or(0.0);
+                vec![value; count]
+            }
+            None => return Err(self.unsupported(node, "it is not of floats")),
+        };
+        let output = node.output.first().map_or("", String::as_str);
+        Ok(constant(output, shape, &values))
+    }
+
     /// The rank of an input of a node, if it is known.
     fn rank(&self, node: &NodeProto, input: usize) -> Option<usize> {
-        self.ranks.get(node.input.get(input)?).copied()
+        let name = node.input.get(input)?;
+        let mut scopes = std::iter::successors(Some(self), |scope| scope.outer);
+        scopes.find_map(|scope| scope.ranks.get(name)).copied()
+    }
+
+    /// The whole numbers of an input of a node, if it is a small constant.
+    fn constant(&self, node: &NodeProto, input: usize) -> Option<Vec<i64>> {
+        let name = node.input.get(input)?;
+        let mut scopes = std::iter::successors(Some(self), |scope| scope.outer);
+        scopes.find_map(|scope| scope.constants.get(name)).cloned()
     }
 
     /// Records the rank of an operator's outputs where the ranks of its inputs determine it.
     fn record_output_ranks(&mut self, node: &NodeProto) {
+        if let ("Constant", Some(output)) = (&*node.op_type, node.output.first()) {
+            let value = node.get("value").and_then(|its| its.t.as_ref());
+            let values = value.and_then(integers);
+            self.constants.extend(values.map(|values| (output.clone(), values)));
+        }
         // Otherwise the rank that the model declares for an output stays.
         let Some(rank) = self.output_rank(node) else {
             return;
@@ -314,12 +463,21 @@ impl Upgrader {
                 first.map(|rank| if axes == 0 { 0 } else { rank.saturating_sub(axes) })
             }
             "MatMul" => first.filter(|rank| *rank >= 2 && self.rank(node, 1) <= Some(*rank)),
-            "Squeeze" | "Gather" | "RNN" | "GRU" | "LSTM" => None,
+            "Squeeze" | "Gather" | "RNN" | "GRU" | "LSTM" | "If" | "Loop" => None,
             // The output of every other operator has the rank of the first input.
             _ => first,
         }
     }
 }
+
+/// The most values of a constant that an experimental operator writes.
+const MAX_FILLED: usize = 1 << 20;
+
+/// `TensorProto.DataType.FLOAT`.
+const FLOAT: i64 = 1;
+
+/// `TensorProto.DataType.INT64`.
+const INT64: i64 = 7;
 
 /// The rank that a model declares for a value.
 fn declared_rank(info: &ValueInfoProto) -> Option<usize> {
@@ -420,3 +578,6 @@ fn integer_norm_order(node: &mut NodeProto) -> Result<()> {
     node.attribute.push(int("p", integer.into()));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
