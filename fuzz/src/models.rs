@@ -260,6 +260,7 @@ pub fn saved_model(input: &[u8]) {
             log_level: None,
             intra_op_threads: 0,
             inter_op_threads: 0,
+            session_target: String::new(),
             gpu: GpuConfig {
                 memory_fraction: 0.0,
                 allow_growth: false,

@@ -420,7 +420,12 @@ impl Check {
         if !(0.0..=1.0).contains(&fraction) {
             self.wrong("gpu_memory_fraction", format!("{fraction} is not from 0 to 1"));
         }
+        let session_target = server.session_target.clone().unwrap_or_default();
+        if !session_target.is_empty() && !session_target.starts_with("grpc://") {
+            self.wrong("session_target", format!("{session_target:?} is not grpc://HOST:PORT"));
+        }
         TensorFlowConfig {
+            session_target,
             library: server.libtensorflow.clone(),
             search: environment.library_directories("tensorflow"),
             custom_ops: server.custom_op_paths.clone().map_or(Vec::new(), |List(paths)| paths),

@@ -350,6 +350,9 @@ settings! {
         /// core]
         #[arg(value_name = "N", help_heading = "TensorFlow")]
         inter_op_threads: i32,
+        /// Server of TensorFlow that runs the models, grpc://HOST:PORT [default: this process]
+        #[arg(value_name = "URL", help_heading = "TensorFlow")]
+        session_target: String,
         /// Maximum fraction of each GPU's memory to allocate, 0 to 1 [default: all]
         #[arg(value_name = "FRACTION", help_heading = "TensorFlow")]
         gpu_memory_fraction: f64,

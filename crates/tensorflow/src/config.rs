@@ -20,6 +20,8 @@ pub struct TensorFlowConfig {
     pub intra_op_threads: i32,
     /// Threads between operations, used by runs with a timeout; 0 for one per core.
     pub inter_op_threads: i32,
+    /// The address of the server of TensorFlow that runs the models, `grpc://HOST:PORT`; empty for this process.
+    pub session_target: String,
     /// GPUs.
     pub gpu: GpuConfig,
 }

@@ -130,6 +130,7 @@ api! {
     message = b"TF_Message\0": fn(*const TfStatus) -> *const c_char;
     new_session_options = b"TF_NewSessionOptions\0": fn() -> *mut TfSessionOptions;
     delete_session_options = b"TF_DeleteSessionOptions\0": fn(*mut TfSessionOptions);
+    set_target = b"TF_SetTarget\0": fn(*mut TfSessionOptions, *const c_char);
     set_config = b"TF_SetConfig\0": fn(*mut TfSessionOptions, *const c_void, usize, *mut TfStatus);
     new_graph = b"TF_NewGraph\0": fn() -> *mut TfGraph;
     delete_graph = b"TF_DeleteGraph\0": fn(*mut TfGraph);
@@ -454,7 +455,7 @@ impl TensorFlowSession {
     /// Creates a session without a graph and closes it, so that the library initializes what it
     /// shares among all sessions with this configuration. Returns the number of its GPUs.
     pub(super) fn initialize(api: &Arc<TensorFlowApi>, config: &[u8]) -> Result<usize> {
-        let options = SessionOptions::new(api, config)?;
+        let options = SessionOptions::new(api, config, "")?;
         let status = Status::new(api);
         // SAFETY: options and status are live for the call; the graph and the session, which may be
         // null, are freed when `empty` is dropped.
@@ -488,21 +489,20 @@ impl TensorFlowSession {
         Ok(count)
     }
 
-    /// Loads the graph with `tags` from the SavedModel in `folder`. `config` is a serialized
-    /// `ConfigProto` with two inter-op thread pools, of which the second restores variables. Writes the
-    /// serialized `MetaGraphDef` to `meta`, if there is one.
+    /// Loads the graph with `tags` from the SavedModel in `folder`. The settings have two inter-op thread pools,
+    /// of which the second restores variables. Writes the serialized `MetaGraphDef` to `meta`, if there is one.
     pub(super) fn load(
         api: &Arc<TensorFlowApi>,
         folder: &Path,
         tags: &[String],
-        config: &[u8],
+        settings: &SessionSettings,
         meta: Option<&mut Vec<u8>>,
     ) -> Result<Self> {
         let folder = c_string(&folder.to_string_lossy())?;
         let tags: Vec<CString> = tags.iter().map(|t| c_string(t)).collect::<Result<_>>()?;
         let tags: Vec<*const c_char> = tags.iter().map(|t| t.as_ptr()).collect();
         let count = c_int::try_from(tags.len()).map_err(|_| Error::invalid("too many tags"))?;
-        let options = SessionOptions::new(api, config)?;
+        let options = SessionOptions::new(api, &settings.config, &settings.target)?;
         let run_options = TfBuffer {
             data: ON_SECOND_POOL.as_ptr().cast(),
             length: ON_SECOND_POOL.len(),
@@ -511,13 +511,13 @@ impl TensorFlowSession {
         let status = Status::new(api);
         let meta_buffer = meta.is_some().then(|| OwnedBuffer::new(api));
         // SAFETY: all pointers are live for the call: `options`, `folder`, `tags`, `run_options`, `status`
-        // and `meta_buffer` are owned above; the metagraph output may be null. The graph and the session,
+        // and `meta_buffer` are owned above; the options of the run and the metagraph output may be null. The graph and the session,
         // which may be null, are freed when `loaded` is dropped.
         let (graph, session) = unsafe {
             let graph = (api.new_graph)();
             let session = (api.load_session)(
                 options.raw,
-                &raw const run_options,
+                if settings.target.is_empty() { &raw const run_options } else { ptr::null() },
                 folder.as_ptr(),
                 tags.as_ptr(),
                 count,
@@ -539,9 +539,9 @@ impl TensorFlowSession {
     pub(super) fn of_graph(
         api: &Arc<TensorFlowApi>,
         graph_def: &[u8],
-        config: &[u8],
+        settings: &SessionSettings,
     ) -> Result<Self> {
-        let options = SessionOptions::new(api, config)?;
+        let options = SessionOptions::new(api, &settings.config, &settings.target)?;
         let definition = TfBuffer {
             data: graph_def.as_ptr().cast(),
             length: graph_def.len(),
@@ -730,14 +730,23 @@ impl Drop for TensorFlowSession {
     }
 }
 
+/// The settings of a session.
+pub(super) struct SessionSettings {
+    /// A serialized `ConfigProto`.
+    pub(super) config: Vec<u8>,
+    /// The address of the server of TensorFlow that runs the session; empty for this process.
+    pub(super) target: String,
+}
+
 struct SessionOptions<'a> {
     api: &'a TensorFlowApi,
     raw: *mut TfSessionOptions,
 }
 
 impl<'a> SessionOptions<'a> {
-    /// Options with a serialized `ConfigProto`.
-    fn new(api: &'a TensorFlowApi, config: &[u8]) -> Result<Self> {
+    /// Options with a serialized `ConfigProto`, for a session at `target`, or in this process if that is empty.
+    fn new(api: &'a TensorFlowApi, config: &[u8], target: &str) -> Result<Self> {
+        let target = c_string(target)?;
         // SAFETY: takes no arguments; freed in drop.
         let raw = unsafe { (api.new_session_options)() };
         let options = SessionOptions { api, raw };
@@ -745,6 +754,10 @@ impl<'a> SessionOptions<'a> {
         // SAFETY: `config` is `len` readable bytes; the library parses a copy.
         unsafe { (api.set_config)(raw, config.as_ptr().cast(), config.len(), status.raw) };
         status.check()?;
+        if !target.is_empty() {
+            // SAFETY: options and text are live for the call, which copies the text.
+            unsafe { (api.set_target)(raw, target.as_ptr()) };
+        }
         Ok(options)
     }
 }
@@ -953,5 +966,33 @@ mod tests {
         let bytes = |millis| with_timeout(Duration::from_millis(millis));
         assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would disable the timeout");
         assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
+    }
+}
+
+/// A server of TensorFlow in this process, which runs the sessions of others. It is never stopped: the library
+/// cannot.
+#[cfg(test)]
+pub(super) struct TestServer;
+
+#[cfg(test)]
+impl TestServer {
+    /// Starts a server that a serialized `ServerDef` describes, with the library in `file`.
+    pub(super) fn start(api: &TensorFlowApi, file: &Path, definition: &[u8]) -> Result<Self> {
+        type New = unsafe extern "C" fn(*const c_void, usize, *mut TfStatus) -> *mut c_void;
+        type Start = unsafe extern "C" fn(*mut c_void, *mut TfStatus);
+        let failed = |e: libloading::Error| Error::internal(e.to_string());
+        let status = Status::new(api);
+        // SAFETY: the library is open and stays open; the functions have these signatures in its C API. The
+        // definition is live for the call, which copies it, and the server is never freed.
+        unsafe {
+            let library = ManuallyDrop::new(Library::new(file).map_err(failed)?);
+            let new: New = *library.get(b"TF_NewServer\0").map_err(failed)?;
+            let start: Start = *library.get(b"TF_ServerStart\0").map_err(failed)?;
+            let server = new(definition.as_ptr().cast(), definition.len(), status.raw);
+            status.check()?;
+            start(server, status.raw);
+        }
+        status.check()?;
+        Ok(TestServer)
     }
 }

@@ -19,7 +19,7 @@ use std::thread;
 
 use prost::Message;
 
-use self::ffi::{GraphEndpoint, RunTensors, TensorFlowApi, TensorFlowSession};
+use self::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
 use self::gpu::GpuSearch;
 use self::graph::StatelessOps;
 use self::model_files::{ModelFiles, ModelParts};
@@ -46,6 +46,7 @@ mod frozen;
 mod gpu;
 mod graph;
 mod model_files;
+mod remote;
 mod saved_model;
 mod trace;
 
@@ -264,7 +265,11 @@ impl TensorFlow {
         ConfigProto {
             intra_op_parallelism_threads: threads,
             inter_op_parallelism_threads: self.config.inter_op_threads,
-            session_inter_op_thread_pool: self.inter_op_pools(INTER_OP_POOLS.len()),
+            // Sessions of a server have none.
+            session_inter_op_thread_pool: match self.config.session_target.as_str() {
+                "" => self.inter_op_pools(INTER_OP_POOLS.len()),
+                _ => Vec::new(),
+            },
             gpu_options: Some(GpuOptions {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
                 allow_growth: gpu.allow_growth,
@@ -273,6 +278,8 @@ impl TensorFlow {
             }),
             // A graph that was exported on a machine with a GPU must load on one without.
             allow_soft_placement: true,
+            // On a server of TensorFlow, sessions share the variables of the same name otherwise.
+            isolate_session_state: !self.config.session_target.is_empty(),
             log_device_placement: false,
             ..ConfigProto::default()
         }
@@ -410,13 +417,18 @@ impl TensorFlow {
     ) -> Result<(ModelParts, TensorFlowSession)> {
         let api = &runtime.api;
         runtime.pools_started.call_once(|| self.start_pools(api));
-        let (config, stateless) = (self.session_config(options.threads), Some(&runtime.stateless));
+        let stateless = Some(&runtime.stateless);
+        remote::check(&self.config.session_target)?;
+        let settings = SessionSettings {
+            config: self.session_config(options.threads),
+            target: self.config.session_target.clone(),
+        };
         match files {
             ModelFiles::SavedModel(folder) => {
                 let meta = saved_model::read(folder, &options.tags)?;
                 let parts = ModelParts::of(&meta, options, stateless)?;
                 drop(meta); // It may have a large graph, and the runtime reads its own.
-                let session = TensorFlowSession::load(api, folder, &options.tags, &config, None);
+                let session = TensorFlowSession::load(api, folder, &options.tags, &settings, None);
                 Ok((parts, session.map_err(with_hint)?))
             }
             ModelFiles::Text(folder) => {
@@ -425,7 +437,7 @@ impl TensorFlow {
                 }
                 let mut meta = Vec::new();
                 let session =
-                    TensorFlowSession::load(api, folder, &options.tags, &config, Some(&mut meta));
+                    TensorFlowSession::load(api, folder, &options.tags, &settings, Some(&mut meta));
                 let session = session.map_err(with_hint)?;
                 let meta = MetaGraphDef::decode(meta.as_slice()).map_err(|e| {
                     Error::internal("libtensorflow's copy of the graph is invalid").with_source(e)
@@ -435,7 +447,7 @@ impl TensorFlow {
             ModelFiles::Frozen(file) => {
                 let (mut meta, bytes) = frozen::read(file)?;
                 external_ops::check(&meta, &options.ops)?;
-                let session = TensorFlowSession::of_graph(api, &bytes, &config);
+                let session = TensorFlowSession::of_graph(api, &bytes, &settings);
                 let session = session.map_err(with_hint)?;
                 frozen::declare(&mut meta, &session, file)?;
                 Ok((ModelParts::of(&meta, options, stateless)?, session))

@@ -124,7 +124,10 @@ fn take_bundle(
     if !bundle.saved_model_tags.is_empty() {
         settings.each.tags = Some(List(bundle.saved_model_tags.clone()));
     }
+    let target = Some(bundle.session_target.clone()).filter(|target| !target.is_empty());
+    settings.server.session_target = target;
     let rest = SessionBundleConfig {
+        session_target: String::new(),
         session_config: None,
         batching_parameters: None,
         enable_model_warmup: false,
@@ -134,8 +137,7 @@ fn take_bundle(
     };
     if rest != SessionBundleConfig::default() {
         notes.push(
-            "session_target, thread pools, RAM estimates and TFLite of the platform config have \
-             no effect here"
+            "thread pools, RAM estimates and TFLite of the platform config have no effect here"
                 .to_owned(),
         );
     }
@@ -238,12 +240,14 @@ mod tests {
                 legacy_config {
                     session_config { inter_op_parallelism_threads: 2 }
                     batching_parameters { max_batch_size { value: 8 } num_batch_threads { value: 1 } }
-                    saved_model_tags: 'gpu' enable_model_warmup: true session_target: 'x'
+                    saved_model_tags: 'gpu' enable_model_warmup: true session_target: 'grpc://a:1'
+                    prefer_tflite_model: true
                 }
             }
         } } } platform_configs { key: 'torch' value {} }";
         let (settings, notes) = platforms(file(text).path()).expect("valid");
         assert_eq!(settings.server.inter_op_threads, Some(2));
+        assert_eq!(settings.server.session_target.as_deref(), Some("grpc://a:1"));
         assert_eq!(settings.server.num_batch_threads, Some(1));
         assert_eq!(settings.batching.max_batch_size, Some(8));
         assert_eq!(settings.batching.max_enqueued_batches, Some(10));
