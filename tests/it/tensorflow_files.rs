@@ -95,6 +95,26 @@ fn variables_in_three_files_are_restored_without_the_devices_of_the_export() {
     assert_eq!(found, json!([[0.0, 0.0], [8.0, 80.0], [16.0, 160.0]]));
 }
 
+/// Modules of TensorFlow Hub for TensorFlow 1 have no tags.
+#[test]
+fn graphs_without_tags_are_served() {
+    let refused = serve(&[("module", file("module"))], &[]);
+    let why = status(&refused, "module");
+    assert!(why.contains("tags = []"), "{why}");
+    refused.stop();
+    for tags in [Vec::new(), vec![String::new()]] {
+        let mut settings = settings();
+        let mut model = ModelSettings { path: Some(file("module")), ..ModelSettings::default() };
+        model.each.tags = Some(List(tags));
+        settings.models.push(model);
+        let server = TestServer::start(settings);
+        server.wait_until_started();
+        let body = r#"{"signature_name": "default", "instances": [1, 2, 3]}"#;
+        let answer = server.post("/v1/models/module:predict", body);
+        assert_eq!(answer.json(), json!({"predictions": [2.0, 4.0, 6.0]}));
+    }
+}
+
 #[test]
 fn versions_in_the_layout_of_tritons_repositories_are_served() {
     let folder = tempfile::tempdir().expect("a directory");

@@ -499,7 +499,8 @@ impl TensorFlowSession {
         meta: Option<&mut Vec<u8>>,
     ) -> Result<Self> {
         let folder = c_string(&folder.to_string_lossy())?;
-        let tags: Vec<CString> = tags.iter().map(|t| c_string(t)).collect::<Result<_>>()?;
+        let tags = tags.iter().filter(|tag| !tag.is_empty());
+        let tags: Vec<CString> = tags.map(|tag| c_string(tag)).collect::<Result<_>>()?;
         let tags: Vec<*const c_char> = tags.iter().map(|t| t.as_ptr()).collect();
         let count = c_int::try_from(tags.len()).map_err(|_| Error::invalid("too many tags"))?;
         let options = SessionOptions::new(api, &settings.config, &settings.target)?;

@@ -98,13 +98,16 @@ fn select_graph(model: SavedModel, tags: &[String]) -> Result<MetaGraphDef> {
         return Err(data_loss(format!("{FILE} has no graph")));
     }
     let mut selected = tags.to_vec();
+    // An option cannot give an empty list otherwise.
+    selected.retain(|tag| !tag.is_empty());
     selected.sort();
     let available: Vec<Vec<String>> = model.meta_graphs.iter().map(sorted_tags).collect();
     let mut graphs = model.meta_graphs.into_iter();
     graphs.find(|graph| sorted_tags(graph) == selected).ok_or_else(|| {
         let sets: Vec<String> = available.iter().map(|tags| tags.join(",")).collect();
         Error::not_found(format!(
-            "no graph with the tags {:?}; {FILE} has {:?}",
+            "no graph with the tags {:?}; {FILE} has {:?}: select one with tags (`tags = []` for a module \
+             of TensorFlow Hub, which has none)",
             selected.join(","),
             sets.join("; ")
         ))

@@ -92,6 +92,23 @@ def partitioned():
             save("partitioned", session, {"rows": rows}, {"doubled": doubled}, saver)
 
 
+def module():
+    """A graph without tags, as modules of TensorFlow Hub for TensorFlow 1 have it."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None], name="x")
+        y = tf.multiply(x, v1.get_variable("two", initializer=2.0), name="y")
+        session.run(v1.global_variables_initializer())
+        definition = v1.saved_model.signature_def_utils.predict_signature_def(
+            {"default": x}, {"default": y}
+        )
+        builder = v1.saved_model.Builder("module")
+        builder.add_meta_graph_and_variables(session, [], {"default": definition})
+        builder.save()
+    with open("module/tfhub_module.pb", "wb") as file:
+        file.write(b"\x08\x03")  # The version of the format.
+
+
 frozen()
 text()
 partitioned()
+module()
