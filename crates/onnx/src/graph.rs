@@ -124,24 +124,19 @@ pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
         let integer = value as i64;
         (value.fract() == 0.0 && value.abs() < 1e9).then_some(integer)
     };
-    let values: Option<Vec<i64>> = match dtype {
-        DType::Int64 if raw.is_empty() => Some(tensor.int64_data.clone()),
-        DType::Int64 => {
-            Some(raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
-        }
-        DType::Int32 if raw.is_empty() => {
-            Some(tensor.int32_data.iter().map(|&it| it.into()).collect())
-        }
-        DType::Int32 => {
-            Some(raw.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect())
-        }
-        DType::Float if raw.is_empty() => tensor.float_data.iter().map(|&it| whole(it)).collect(),
-        DType::Float => {
-            raw.as_chunks().0.iter().map(|bytes| whole(f32::from_le_bytes(*bytes))).collect()
-        }
-        _ => None,
+    let values: Vec<i64> = if dtype == DType::Int64 {
+        let packed = raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes));
+        packed.chain(tensor.int64_data.iter().copied()).collect()
+    } else if dtype == DType::Int32 {
+        let packed = raw.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+        packed.chain(tensor.int32_data.iter().copied()).map(i64::from).collect()
+    } else if dtype == DType::Float {
+        let packed = raw.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        packed.chain(tensor.float_data.iter().copied()).map(whole).collect::<Option<_>>()?
+    } else {
+        return None;
     };
-    values.filter(|values| !values.is_empty() && values.len() <= MAX_READ)
+    (!values.is_empty() && values.len() <= MAX_READ).then_some(values)
 }
 
 /// An input or output: a tensor, of which a dimension of size -1 varies.

@@ -178,12 +178,11 @@ impl Composite {
         if let Type::SequenceType(sequence) = &its_type {
             its_type = value(&sequence.elem_type)?;
         }
-        match its_type {
-            Type::TensorType(element) if is_optional || is_sequence => {
-                Some(Composite { is_optional, is_sequence, element })
-            }
-            _ => None,
-        }
+        let Type::TensorType(element) = its_type else {
+            return None;
+        };
+        let is_composite = is_optional || is_sequence;
+        is_composite.then_some(Composite { is_optional, is_sequence, element })
     }
 
     /// One element, as the tensor `name`.

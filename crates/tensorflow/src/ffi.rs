@@ -958,18 +958,6 @@ fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid(format!("{text:?} contains a NUL character")))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeout_is_encoded_as_a_varint_of_field_2() {
-        let bytes = |millis| with_timeout(Duration::from_millis(millis));
-        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would disable the timeout");
-        assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
-    }
-}
-
 /// A server of TensorFlow in this process, which runs the sessions of others. It is never stopped: the library
 /// cannot.
 #[cfg(test)]
@@ -995,5 +983,17 @@ impl TestServer {
         }
         status.check()?;
         Ok(TestServer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_is_encoded_as_a_varint_of_field_2() {
+        let bytes = |millis| with_timeout(Duration::from_millis(millis));
+        assert_eq!(bytes(0).as_slice(), [0x10, 1], "0 would disable the timeout");
+        assert_eq!(bytes(300).as_slice(), [0x10, 0xac, 0x02]);
     }
 }

@@ -179,3 +179,20 @@ fn sequences_and_optional_values_are_taken_as_tensors() {
         assert_eq!(got[0].values::<f32>().expect("floats"), values);
     }
 }
+
+#[test]
+fn damaged_models_are_errors() {
+    let whole = std::fs::read(made("skl_multi_texts_15")).expect("a file");
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let file = folder.path().join("model.onnx");
+    let inspect = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).expect("written");
+        let _ = onnx().inspect(&file, &LoadOptions::default());
+    };
+    for at in 0..whole.len() {
+        inspect(&whole[..at]);
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x55;
+        inspect(&flipped);
+    }
+}
