@@ -31,6 +31,7 @@ PYTHON ?= python3
 CARGO ?= cargo
 FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
 FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
+FETCH_LITERT = $(PYTHON) scripts/fetch_litert.py
 DENY = target/tools/bin/cargo-deny
 # ruff, oxlint and oxfmt.
 LINTERS = target/tools/linters
@@ -122,6 +123,7 @@ other-checks: lint doc dockerfiles deny tensorflow-alone
 lib:
 	@$(FETCH)
 	@$(FETCH_ONNX)
+	@$(FETCH_LITERT)
 
 # Compiles in less than half the time of a release build, for a first look at the server.
 build-local:

@@ -32,6 +32,8 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     all.push(Arc::clone(&onnx) as Arc<dyn Platform>);
     #[cfg(feature = "mxnet")]
     all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)));
+    #[cfg(feature = "tflite")]
+    all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())));
     #[cfg(feature = "xgboost")]
     all.push(Arc::new(tensorserve_tabular::xgboost::XGBoost));
     // Before scikit-learn, which takes any pickle.

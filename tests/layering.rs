@@ -25,6 +25,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("probe", &["os", "platform", "tensor"]),
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "tensor"]),
     ("onnx", &["platform", "tensor"]),
+    ("litert", &["codec", "platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("torch", &["platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
@@ -44,10 +45,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.
-const UNSAFE_CRATES: &[&str] = &["os", "onnx", "tensorflow", "torch"];
+const UNSAFE_CRATES: &[&str] = &["litert", "os", "onnx", "tensorflow", "torch"];
 
 /// Their files with `unsafe` code.
 const FFI: &[&str] = &[
+    "crates/litert/src/ffi.rs",
     "crates/onnx/src/ffi.rs",
     "crates/os/src/ffi.rs",
     "crates/os/src/fork.rs",

@@ -150,6 +150,7 @@ pub fn settings(text: &[u8]) {
         // Named, so that they are not searched for: that reads a hundred directories.
         settings.server.libtensorflow = Some(path.to_owned());
         settings.server.libonnxruntime = Some(path.to_owned());
+        settings.server.liblitert = Some(path.to_owned());
         let _ = Config::with_mistakes(settings.or_file(), &Environment::default());
     });
 }

@@ -209,7 +209,10 @@ fn show(url: &str, model: &str, signatures: &[Signature]) {
         print_line(&format!("\n  {}{method}", signature.name));
         let row = |kind: &str, spec: &TensorSpec| {
             let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
-            let shape = spec.shape.to_string();
+            let mut shape = spec.shape.to_string();
+            if let Some(quantization) = spec.quantization {
+                shape = format!("{shape}  = {quantization}");
+            }
             vec![format!("    {kind}"), spec.alias.clone(), dtype.to_owned(), shape]
         };
         let inputs = signature.inputs.iter().map(|spec| row("input", spec));
@@ -306,6 +309,7 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
         shape,
         sparse: info.get("coo_sparse").map(coo_sparse),
         takes_missing: false,
+        quantization: None,
     }
 }
 

@@ -348,6 +348,7 @@ fn set_libraries(settings: &mut Settings, environment: &Environment) {
     let path = |name| environment.get(name).map(PathBuf::from);
     settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
     settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
+    settings.server.liblitert = path("TENSORSERVE_LIBLITERT");
     settings.server.libtorch = path("TENSORSERVE_LIBTORCH");
 }
 

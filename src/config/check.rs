@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+#[cfg(feature = "tflite")]
+use super::LiteRtConfig;
 #[cfg(feature = "onnx")]
 use super::OnnxConfig;
 #[cfg(feature = "pytorch")]
@@ -120,6 +122,12 @@ impl Check {
             onnx: OnnxConfig {
                 library: server.libonnxruntime.clone(),
                 search: environment.library_directories("onnxruntime"),
+                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            },
+            #[cfg(feature = "tflite")]
+            litert: LiteRtConfig {
+                library: server.liblitert.clone(),
+                search: environment.library_directories("ai_edge_litert"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
             #[cfg(feature = "pytorch")]

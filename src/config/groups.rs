@@ -369,6 +369,9 @@ settings! {
         /// ONNX Runtime's library, or the directory that contains it [default: found automatically]
         #[arg(value_name = "PATH", help_heading = "ONNX")]
         libonnxruntime: PathBuf,
+        /// LiteRT's library, or the directory that contains it [default: found automatically]
+        #[arg(value_name = "PATH", help_heading = "TensorFlow Lite")]
+        liblitert: PathBuf,
         /// libtorch, or the directory that contains it [default: found automatically]
         #[arg(value_name = "PATH", help_heading = "PyTorch")]
         libtorch: PathBuf,

@@ -13,6 +13,8 @@ pub use tensorserve_core::config::{
     ModelConfig, RepositoryConfig, SourceConfig, TrafficConfig, VersionPolicy, VersionTransition,
 };
 pub use tensorserve_core::metrics::MetricsAlias;
+#[cfg(feature = "tflite")]
+pub use tensorserve_litert::LiteRtConfig;
 #[cfg(feature = "onnx")]
 pub use tensorserve_onnx::OnnxConfig;
 pub use tensorserve_probe::ProbeConfig;
@@ -83,6 +85,9 @@ pub struct Config {
     /// ONNX Runtime.
     #[cfg(feature = "onnx")]
     pub onnx: OnnxConfig,
+    /// LiteRT.
+    #[cfg(feature = "tflite")]
+    pub litert: LiteRtConfig,
     /// libtorch.
     #[cfg(feature = "pytorch")]
     pub torch: TorchConfig,

@@ -1,11 +1,13 @@
 //! The names of platforms, as users write them.
 
 /// Other names of platforms.
-const OTHER_NAMES: [(&str, &str); 3] = [
+const OTHER_NAMES: [(&str, &str); 5] = [
     // Simple TensorFlow Serving's name for ONNX files that PyTorch wrote.
     ("pytorch_onnx", "onnx"),
     ("sklearn", "scikitlearn"),
     ("scikit-learn", "scikitlearn"),
+    ("litert", "tflite"),
+    ("tensorflow_lite", "tflite"),
 ];
 
 /// The platforms that are built in.
@@ -16,6 +18,8 @@ pub const PLATFORMS: &[&str] = &[
     "onnx",
     #[cfg(feature = "mxnet")]
     "mxnet",
+    #[cfg(feature = "tflite")]
+    "tflite",
     #[cfg(feature = "xgboost")]
     "xgboost",
     #[cfg(feature = "lightgbm")]

@@ -21,7 +21,9 @@ fn version_in(folder: &Path) -> Command {
 /// Writes files in `folder` that the loader would refuse with an error, if it were to open them.
 fn write_libraries(folder: &Path) {
     fs::create_dir_all(folder).expect("directory");
-    for name in ["libtensorflow.so.2", "libtensorflow_cc.so.2", "libonnxruntime.so.1.31.1"] {
+    for name in
+        ["libtensorflow.so.2", "libtensorflow_cc.so.2", "libonnxruntime.so.1.31.1", "libLiteRt.so"]
+    {
         fs::write(folder.join(name), "not ours").expect("written");
     }
 }
@@ -67,7 +69,8 @@ fn libraries_in_the_working_directory_are_not_opened() {
     assert!(relative.stderr.contains(mistake), "{}", relative.stderr);
     // That the files are opened where they are found, so that the checks above can fail.
     let named = ended(version_in(folder.path()).env("TENSORSERVE_LIB_DIR", folder.path()));
-    let platforms = 1 + usize::from(cfg!(feature = "onnx")) + usize::from(cfg!(feature = "mxnet"));
+    let built = [cfg!(feature = "onnx"), cfg!(feature = "mxnet"), cfg!(feature = "tflite")];
+    let platforms = 1 + built.into_iter().map(usize::from).sum::<usize>();
     assert_eq!(named.stdout.matches("cannot be loaded").count(), platforms, "{}", named.stdout);
 }
 
@@ -124,10 +127,12 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
             "--libtensorflow",
         ],
         ["pip install 'tensorserve[onnx]'", "tensorserve fetch onnxruntime", "--libonnxruntime"],
+        ["pip install 'tensorserve[tflite]'", "tensorserve fetch litert", "--liblitert"],
     ];
-    let libraries = ["libtensorflow", "libonnxruntime"];
-    let built = if cfg!(feature = "onnx") { 2 } else { 1 };
-    for (library, ways) in libraries.iter().zip(ways).take(built) {
+    let libraries = ["libtensorflow", "libonnxruntime", "liblitert"];
+    let built = [true, cfg!(feature = "onnx"), cfg!(feature = "tflite")];
+    let built = libraries.iter().zip(ways).zip(built).filter(|(_, built)| *built);
+    for ((library, ways), _) in built {
         let missing = format!("{library} was not found");
         let Some(line) = version.lines().find(|line| line.contains(&missing)) else {
             assert!(version.contains(" (/usr/"), "the system has no {library}: {version}");

@@ -12,6 +12,7 @@ pub mod base64;
 pub mod cast;
 pub mod csv;
 pub mod event_stream;
+pub mod flatbuffer;
 pub mod json;
 pub mod npy;
 pub mod places;

@@ -26,7 +26,9 @@ pub use self::memory::{
 };
 pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};
-pub use self::signature::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
+pub use self::signature::{
+    CooSparse, DeclaredShape, ImageEncoding, Quantization, Signature, TensorSpec,
+};
 
 pub mod budget;
 mod dtype;

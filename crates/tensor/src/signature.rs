@@ -77,6 +77,24 @@ pub struct TensorSpec {
     /// Whether a value of this input may be missing, as in tables: clients send `null` in JSON and an empty
     /// field in CSV, and the model gets NaN or the empty string.
     pub takes_missing: bool,
+    /// Which numbers its integers stand for, if the model is quantised.
+    pub quantization: Option<Quantization>,
+}
+
+/// How integers stand for numbers: the number is `scale * (value - zero_point)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantization {
+    /// The difference of the numbers of two integers that follow each other.
+    pub scale: f32,
+    /// The integer that is 0.
+    pub zero_point: i64,
+}
+
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.zero_point < 0 { '+' } else { '-' };
+        write!(f, "{} * (value {sign} {})", self.scale, self.zero_point.unsigned_abs())
+    }
 }
 
 impl TensorSpec {
@@ -92,6 +110,7 @@ impl TensorSpec {
             shape: DeclaredShape::Dims(sizes.iter().map(|&size| (size, String::new())).collect()),
             sparse: None,
             takes_missing: false,
+            quantization: None,
         }
     }
 

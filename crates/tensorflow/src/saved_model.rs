@@ -277,6 +277,7 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
         shape,
         sparse,
         takes_missing: false,
+        quantization: None,
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) const FETCHABLE: [(&str, &str, &str); 4] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
+    ("litert", "litert", "cpu"),
     (TORCH, "torch", "cpu"),
 ];
 

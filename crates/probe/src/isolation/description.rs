@@ -5,7 +5,9 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{Loaded, OpRun};
-use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{
+    CooSparse, DeclaredShape, ImageEncoding, Quantization, Signature, Tensor, TensorSpec,
+};
 
 /// [`Loaded`] without its executable.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ struct SpecDescription {
     /// The tensors of values, indices and dense shape.
     sparse: Option<[String; 3]>,
     takes_missing: bool,
+    /// Scale and zero point.
+    quantization: Option<(f32, i64)>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +140,7 @@ impl SpecDescription {
             },
             sparse: sparse.map(|names| [names.values, names.indices, names.dense_shape]),
             takes_missing: spec.takes_missing,
+            quantization: spec.quantization.map(|it| (it.scale, it.zero_point)),
         }
     }
 
@@ -156,6 +161,9 @@ impl SpecDescription {
                 dense_shape,
             }),
             takes_missing: self.takes_missing,
+            quantization: self
+                .quantization
+                .map(|(scale, zero_point)| Quantization { scale, zero_point }),
         }
     }
 }

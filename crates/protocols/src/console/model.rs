@@ -119,6 +119,9 @@ struct TensorView {
     /// Whether a value may be missing; only for inputs where it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     may_be_missing: Option<bool>,
+    /// The numbers that the integers of a quantised tensor stand for: `0.5 * (value - 3)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quantization: Option<String>,
 }
 
 impl ModelDetail {
@@ -252,6 +255,7 @@ impl TensorView {
             shape: spec.shape.sizes(),
             kind: None,
             may_be_missing: spec.takes_missing.then_some(true),
+            quantization: spec.quantization.map(|it| it.to_string()),
         }
     }
 }

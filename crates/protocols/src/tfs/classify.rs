@@ -276,6 +276,7 @@ mod tests {
             shape: DeclaredShape::Missing,
             sparse: None,
             takes_missing: false,
+            quantization: None,
         };
         Signature {
             name: "any".to_owned(),

@@ -7,8 +7,8 @@ use super::document::{
     CatboostDocument, CategoryFeature, CtrBase, CtrFeature, CtrKind, CtrTable, CtrValues,
     FeatureCombination, FloatFeature, MissingNumber, OneHotFeature, StoredNode, StoredTrees,
 };
-use super::flatbuffer::{FlatFile, Table};
 use super::{damaged, unsupported};
+use tensorserve_codec::flatbuffer::{FlatFile, Table};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The first bytes of a file.

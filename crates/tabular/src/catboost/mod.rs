@@ -1,7 +1,7 @@
 //! CatBoost models, evaluated without the library.
 //!
 //! * [`mod@format`] finds the file of a model and detects its format;
-//! * [`cbm`] reads the binary format with [`flatbuffer`], [`json`] the other; both make a [`document`];
+//! * [`cbm`] reads the binary format with [`flatbuffer`](tensorserve_codec::flatbuffer), [`json`] the other; both make a [`document`];
 //! * [`inputs`] reads requests, [`features`] compares their values with borders, with [`ctr`] and
 //!   [`mod@hash`] for categories; [`trees`], [`output`] and [`model`] evaluate a model.
 
@@ -16,7 +16,6 @@ mod cbm;
 mod ctr;
 mod document;
 mod features;
-mod flatbuffer;
 mod format;
 mod hash;
 mod inputs;

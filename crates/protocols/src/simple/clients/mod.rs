@@ -382,6 +382,7 @@ mod tests {
             shape: DeclaredShape::Dims(vec![(-1, String::new())]),
             sparse: None,
             takes_missing: false,
+            quantization: None,
         };
         Signature {
             name: name.to_owned(),

@@ -1,13 +1,14 @@
-//! Reads tables of a FlatBuffers file whose schema is known. Nothing is copied or followed before it is
-//! used, and each offset is checked, so that memory and time are in proportion to what is read.
+//! Reads tables of a [FlatBuffers](https://flatbuffers.dev) file whose schema is known. Nothing is copied or followed
+//! before it is used, and each offset is checked, so that memory and time are in proportion to what is read.
+
+#![allow(clippy::missing_errors_doc)]
 
 use std::cell::Cell;
 
-use super::damaged;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A file, or a part of one that is a FlatBuffers file of its own.
-pub(super) struct FlatFile<'a> {
+pub struct FlatFile<'a> {
     bytes: &'a [u8],
     /// How many bytes may still be read. Tables and vectors may be shared, so a small file could expand
     /// to gigabytes.
@@ -18,20 +19,24 @@ pub(super) struct FlatFile<'a> {
 const READS_PER_BYTE: usize = 4;
 
 impl<'a> FlatFile<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    /// A file of these bytes.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
         FlatFile { bytes, left: Cell::new(bytes.len().saturating_mul(READS_PER_BYTE)) }
     }
 
     fn charge(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes);
-        self.left.set(left.ok_or_else(|| damaged("the file expands to far more than its size"))?);
+        self.left.set(left.ok_or_else(|| {
+            Error::new(Code::DataLoss, "the file expands to far more than its size")
+        })?);
         Ok(())
     }
 }
 
 /// A table: fields with numbers, each of which may be absent.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub struct Table<'a> {
     file: &'a FlatFile<'a>,
     at: usize,
     /// The offsets of the fields from `at`, two bytes each.
@@ -40,7 +45,7 @@ pub(super) struct Table<'a> {
 
 /// A vector: `len` elements from `at` on.
 #[derive(Clone, Copy)]
-pub(super) struct Vector<'a> {
+pub struct Vector<'a> {
     file: &'a FlatFile<'a>,
     at: usize,
     len: usize,
@@ -51,7 +56,7 @@ const WORD: usize = 4;
 
 #[cold]
 fn out_of_range() -> Error {
-    damaged("an offset points outside of the file")
+    Error::new(Code::DataLoss, "an offset points outside of the file")
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
@@ -70,7 +75,11 @@ fn target(bytes: &[u8], at: usize) -> Result<usize> {
 
 impl<'a> Table<'a> {
     /// The root of a file.
-    pub(super) fn root(file: &'a FlatFile<'a>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// As all functions here, [`Code::DataLoss`] for an offset outside of the file, and for tables that
+    /// together have far more bytes than the file.
+    pub fn root(file: &'a FlatFile<'a>) -> Result<Self> {
         Table::at(file, u32_at(file.bytes, 0)?)
     }
 
@@ -98,33 +107,55 @@ impl<'a> Table<'a> {
     }
 
     /// An `int`; `default` if it is absent.
-    pub(super) fn int(&self, field: usize, default: i32) -> Result<i32> {
+    pub fn int(&self, field: usize, default: i32) -> Result<i32> {
         Ok(self.scalar(field)?.map_or(default, i32::from_le_bytes))
     }
 
     /// A `byte` or a `bool`; `default` if it is absent.
-    pub(super) fn byte(&self, field: usize, default: u8) -> Result<u8> {
+    pub fn byte(&self, field: usize, default: u8) -> Result<u8> {
         Ok(self.scalar(field)?.map_or(default, u8::from_le_bytes))
     }
 
     /// A `float`; `default` if it is absent.
-    pub(super) fn float(&self, field: usize, default: f32) -> Result<f32> {
+    pub fn float(&self, field: usize, default: f32) -> Result<f32> {
         Ok(self.scalar(field)?.map_or(default, f32::from_le_bytes))
     }
 
     /// A `double`; `default` if it is absent.
-    pub(super) fn double(&self, field: usize, default: f64) -> Result<f64> {
+    pub fn double(&self, field: usize, default: f64) -> Result<f64> {
         Ok(self.scalar(field)?.map_or(default, f64::from_le_bytes))
     }
 
+    /// Where the table begins in the file.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// An unsigned `int`; 0 if it is absent.
+    pub fn uint(&self, field: usize) -> Result<u32> {
+        Ok(self.scalar(field)?.map_or(0, u32::from_le_bytes))
+    }
+
+    /// An unsigned `long`; 0 if it is absent.
+    pub fn ulong(&self, field: usize) -> Result<u64> {
+        Ok(self.scalar(field)?.map_or(0, u64::from_le_bytes))
+    }
+
     /// A table.
-    pub(super) fn table(&self, field: usize) -> Result<Option<Table<'a>>> {
+    pub fn table(&self, field: usize) -> Result<Option<Table<'a>>> {
         let Some(at) = self.field(field) else { return Ok(None) };
         Table::at(self.file, target(self.file.bytes, at)?).map(Some)
     }
 
+    /// Whether the field is there.
+    #[must_use]
+    pub fn has(&self, field: usize) -> bool {
+        self.field(field).is_some()
+    }
+
     /// A vector; an empty one if it is absent.
-    pub(super) fn vector(&self, field: usize) -> Result<Vector<'a>> {
+    pub fn vector(&self, field: usize) -> Result<Vector<'a>> {
         let Some(at) = self.field(field) else {
             return Ok(Vector { file: self.file, at: 0, len: 0 });
         };
@@ -132,27 +163,32 @@ impl<'a> Table<'a> {
     }
 
     /// A text; an empty one if it is absent.
-    pub(super) fn text(&self, field: usize) -> Result<String> {
+    pub fn text(&self, field: usize) -> Result<String> {
         Ok(String::from_utf8_lossy(self.vector(field)?.raw(1)?).into_owned())
     }
 
     /// The values of a vector of `int`.
-    pub(super) fn ints(&self, field: usize) -> Result<Vec<i32>> {
+    pub fn ints(&self, field: usize) -> Result<Vec<i32>> {
         self.vector(field)?.numbers(i32::from_le_bytes)
     }
 
+    /// The values of a vector of `long`.
+    pub fn longs(&self, field: usize) -> Result<Vec<i64>> {
+        self.vector(field)?.numbers(i64::from_le_bytes)
+    }
+
     /// The values of a vector of `float`.
-    pub(super) fn floats(&self, field: usize) -> Result<Vec<f32>> {
+    pub fn floats(&self, field: usize) -> Result<Vec<f32>> {
         self.vector(field)?.numbers(f32::from_le_bytes)
     }
 
     /// The values of a vector of `double`.
-    pub(super) fn doubles(&self, field: usize) -> Result<Vec<f64>> {
+    pub fn doubles(&self, field: usize) -> Result<Vec<f64>> {
         self.vector(field)?.numbers(f64::from_le_bytes)
     }
 
     /// The structures of `N` bytes that a vector of bytes holds.
-    pub(super) fn packed<T, const N: usize>(
+    pub fn packed<T, const N: usize>(
         &self,
         field: usize,
         read: impl Fn([u8; N]) -> T,
@@ -167,29 +203,39 @@ impl<'a> Vector<'a> {
         Ok(Vector { file, at: at + WORD, len: u32_at(file.bytes, at)? })
     }
 
+    /// Where the vector begins in the file, with its length; of no use for an absent one.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at.saturating_sub(WORD)
+    }
+
     /// The bytes of all elements, of `size` bytes each.
     fn raw(&self, size: usize) -> Result<&'a [u8]> {
-        let end = self.len.checked_mul(size).and_then(|length| self.at.checked_add(length));
-        let range = end.and_then(|end| self.file.bytes.get(self.at..end));
-        let range = range.ok_or_else(out_of_range)?;
+        let range = self.range(size)?;
         self.file.charge(range.len())?;
         Ok(range)
     }
 
+    fn range(&self, size: usize) -> Result<&'a [u8]> {
+        let end = self.len.checked_mul(size).and_then(|length| self.at.checked_add(length));
+        let range = end.and_then(|end| self.file.bytes.get(self.at..end));
+        range.ok_or_else(out_of_range)
+    }
+
     /// Numbers, or structures of `N` bytes.
-    pub(super) fn numbers<T, const N: usize>(&self, read: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
+    pub fn numbers<T, const N: usize>(&self, read: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
         Ok(self.raw(N)?.as_chunks::<N>().0.iter().map(|bytes| read(*bytes)).collect())
     }
 
     /// The tables of a vector of tables.
-    pub(super) fn tables(self) -> Result<Vec<Table<'a>>> {
+    pub fn tables(self) -> Result<Vec<Table<'a>>> {
         self.raw(WORD)?;
         let places = (0..self.len).map(|index| self.at + index * WORD);
         places.map(|at| Table::at(self.file, target(self.file.bytes, at)?)).collect()
     }
 
     /// The texts of a vector of texts.
-    pub(super) fn texts(self) -> Result<Vec<String>> {
+    pub fn texts(self) -> Result<Vec<String>> {
         self.raw(WORD)?;
         let places = (0..self.len).map(|index| self.at + index * WORD);
         places
@@ -200,8 +246,20 @@ impl<'a> Vector<'a> {
             .collect()
     }
 
+    /// Checks that all elements, of `size` bytes each, are in the file.
+    pub fn check(&self, size: usize) -> Result<()> {
+        self.range(size).map(|_| ())
+    }
+
+    /// The number of elements that it claims to have.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether it has no element.
-    pub(super) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }

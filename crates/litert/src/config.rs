@@ -1,0 +1,16 @@
+//! Configuration of LiteRT.
+
+use std::path::PathBuf;
+
+use tensorserve_platform::library::SearchFolder;
+
+/// LiteRT: where the library is, and how many threads a run uses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiteRtConfig {
+    /// The library file or its directory, if configured.
+    pub library: Option<PathBuf>,
+    /// Directories to search, in order.
+    pub search: Vec<SearchFolder>,
+    /// Threads within one operation; 0 for the number that a load requests.
+    pub intra_op_threads: i32,
+}

@@ -1,0 +1,193 @@
+//! TensorFlow Lite models, run by LiteRT in this process.
+//!
+//! * [`model`] reads a model without the library, by the numbers of [`schema`];
+//! * [`rewrite`] changes its outputs so that the library returns all of them, [`outputs`] reads these;
+//! * `ffi` wraps the library's C API in safe types, [`strings`] converts its string tensors;
+//! * [`pool`] holds a model's interpreters, [`executable`] runs them;
+//! * this file implements the [`Platform`].
+#![deny(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use self::executable::LiteRtExecutable;
+use self::ffi::{LiteRtApi, LiteRtModel};
+use self::model::{TfliteFile, TfliteModel};
+use self::pool::Pool;
+use tensorserve_platform::library::Library;
+use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_tensor::error::Result;
+
+pub use self::config::LiteRtConfig;
+
+mod config;
+mod executable;
+mod ffi;
+mod model;
+mod outputs;
+mod pool;
+mod rewrite;
+mod schema;
+mod strings;
+
+/// The library's file in Google's Python wheel.
+const LIBRARY: Library = Library {
+    name: "liblitert",
+    files: &["libLiteRt.so"],
+    package: "ai_edge_litert",
+    remedy: "pip install 'tensorserve[tflite]'",
+    runtime: "litert",
+};
+
+/// The `tflite` platform.
+pub struct LiteRt {
+    config: LiteRtConfig,
+    /// Opened by the first model that needs it.
+    runtime: Mutex<Option<OpenLibrary>>,
+}
+
+/// The open library, with its file.
+struct OpenLibrary {
+    api: Arc<LiteRtApi>,
+    file: PathBuf,
+}
+
+impl LiteRt {
+    /// The platform with these settings. The library is not opened yet.
+    #[must_use]
+    pub fn new(config: LiteRtConfig) -> Self {
+        LiteRt { config, runtime: Mutex::new(None) }
+    }
+
+    /// The library, which is opened on first use.
+    fn runtime(&self) -> Result<Arc<LiteRtApi>> {
+        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = &*slot {
+            return Ok(Arc::clone(&library.api));
+        }
+        let (api, file) =
+            LIBRARY.open(self.config.library.as_deref(), &self.config.search, LiteRtApi::open)?;
+        *slot = Some(OpenLibrary { api: Arc::clone(&api), file });
+        Ok(api)
+    }
+
+    /// The number of threads of an operation.
+    fn threads(&self, options: &LoadOptions) -> usize {
+        match usize::try_from(self.config.intra_op_threads) {
+            Ok(configured @ 1..) => configured,
+            // LiteRT's own default is one.
+            _ => options.threads.max(1),
+        }
+    }
+}
+
+impl Platform for LiteRt {
+    fn name(&self) -> &'static str {
+        "tflite"
+    }
+
+    fn title(&self) -> &'static str {
+        "TensorFlow Lite"
+    }
+
+    fn describe(&self) -> Result<String> {
+        self.runtime()?;
+        let version = self.library().and_then(|file| version_of(&file));
+        Ok(version.map_or_else(|| "LiteRT".to_owned(), |version| format!("LiteRT {version}")))
+    }
+
+    fn library(&self) -> Option<PathBuf> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map(|library| library.file.clone())
+    }
+
+    fn recognises(&self, place: &Place) -> bool {
+        place.has_file(&model::EXTENSIONS)
+    }
+
+    fn takes_threads(&self) -> bool {
+        self.config.intra_op_threads == 0
+    }
+
+    fn check(&self, path: &Path) -> Completeness {
+        let file = files::check(path, &model::EXTENSIONS);
+        if !matches!(file, Completeness::Complete) {
+            return file;
+        }
+        match TfliteFile::read(path).and_then(|file| file.model()) {
+            Ok(_) => Completeness::Complete,
+            Err(error) => Completeness::Broken(error),
+        }
+    }
+
+    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
+        let file = TfliteFile::read(path)?;
+        let model = file.model()?;
+        Ok(Inspection {
+            signatures: executable::signatures(&model),
+            bytes: size_of(&file),
+            written_by: model.written_by,
+            external_ops: Vec::new(),
+        })
+    }
+
+    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
+        let file = TfliteFile::read(path)?;
+        let model = file.model()?;
+        let bytes = size_of(&file);
+        let rewritten = rewrite::rewrite(&file.bytes, &model)?;
+        drop(file);
+        let runtime = self.runtime()?;
+        let library_model = Arc::new(LiteRtModel::new(&runtime, rewritten)?);
+        let functions = model.functions.len();
+        let pool = Pool::new(library_model, functions, self.threads(options), most_runs(&model))?;
+        let signatures = executable::signatures(&model);
+        Ok(Loaded {
+            executable: Arc::new(LiteRtExecutable::new(model, &signatures, pool)),
+            signatures,
+            bytes,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
+    }
+}
+
+/// The most runs at a time. An interpreter has the variables of its model.
+fn most_runs(model: &TfliteModel) -> usize {
+    match model.has_state {
+        true => 1,
+        false => available_parallelism().map_or(1, std::num::NonZero::get),
+    }
+}
+
+fn size_of(file: &TfliteFile) -> u64 {
+    u64::try_from(file.bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// The version of the library in `file`, which has it only in the name of a directory: that of `tensorserve
+/// fetch`, or that of the installed Python package.
+fn version_of(file: &Path) -> Option<String> {
+    let package = file.parent()?;
+    let around = package.parent()?;
+    let prefix = format!("{}-", LIBRARY.package);
+    let version = |name: &str| {
+        let version = name.strip_prefix(&prefix)?;
+        let end = version.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(version.len());
+        version.get(..end).map(|version| version.trim_end_matches('.').to_owned())
+    };
+    let fetched = around.file_name().and_then(|name| version(&name.to_string_lossy()));
+    fetched.or_else(|| {
+        let entries = std::fs::read_dir(around).ok()?.flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut installed = names.filter(|name| name.ends_with(".dist-info"));
+        installed.find_map(|name| version(&name))
+    })
+}
+
+#[cfg(test)]
+mod tests;
