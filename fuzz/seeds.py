@@ -407,6 +407,7 @@ def model_seeds(seeds: Seeds) -> None:
     torch = [path for path in PLATFORMS.glob("pytorch/*") if path.suffix in {".pt", ".pt2", ".pth"}]
     seeds.smallest("torch", [torch_files_of(path) for path in torch])
     seeds.add("torch", min(torch, key=lambda path: path.stat().st_size).read_bytes())
+    seeds.smallest("tflite", [path.read_bytes() for path in PLATFORMS.glob("tflite/*/*.tflite")])
     seeds.smallest("onnx", [path.read_bytes() for path in DATA.rglob("*.onnx")])
     for symbol in DATA.rglob("*-symbol.json"):
         params = next(symbol.parent.glob("*.params")).read_bytes()

@@ -64,6 +64,7 @@ WORDS = {
     "spark": ["crates/tabular/src/spark"],
     "h2o": ["crates/tabular/src/h2o", "crates/tabular/src/zip.rs"],
     "torch": ["crates/torch/src"],
+    "tflite": ["crates/litert/src", "crates/codec/src/flatbuffer.rs"],
     "onnx": ["crates/onnx/src"],
     "mxnet": ["crates/onnx/src/mxnet"],
     "saved_model": ["crates/tensorflow/src/saved_model.rs", "crates/tensorflow/src/graph.rs"],

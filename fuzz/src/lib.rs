@@ -85,6 +85,7 @@ targets! {
     spark = models, SPARK;
     h2o = models, MODEL;
     torch = models, MODEL;
+    tflite = models, MODEL;
     onnx = models, MODEL;
     mxnet = models, MODEL;
     saved_model = models, MODEL;

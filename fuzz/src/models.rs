@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_platform::{LoadOptions, Place, Platform, RunOptions};
@@ -214,6 +215,13 @@ fn write(folder: &Path, name: &str, content: &[u8]) {
     let path = folder.join(name);
     fs::create_dir_all(path.parent().unwrap_or(folder)).expect("created");
     fs::write(path, content).expect("written");
+}
+
+/// TensorFlow Lite, without a library: a load ends before the model reaches the runtime.
+pub fn tflite(file: &[u8]) {
+    let library = Some(PathBuf::from("/nowhere"));
+    let litert = LiteRt::new(LiteRtConfig { library, ..LiteRtConfig::default() });
+    with_file("model.tflite", file, |path| load(&litert, path));
 }
 
 /// The `onnx` platform without a library: a load ends before the model reaches the runtime.
