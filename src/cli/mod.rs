@@ -17,6 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 mod arguments;
 mod auth;
 mod container;
+mod convert;
 mod example;
 mod fetch;
 mod health;
@@ -66,6 +67,9 @@ enum Commands {
     /// Create or check the recorded requests that warm up a version
     #[command(subcommand)]
     Warmup(warmup::Commands),
+    /// Make a SavedModel of a Keras model, with Keras in your Python
+    #[command(after_help = convert::HELP)]
+    Convert(convert::Arguments),
     /// Download the libraries of the runtimes
     #[command(after_help = fetch::HELP)]
     Fetch(fetch::Arguments),
@@ -248,6 +252,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),
+        Some(Commands::Convert(arguments)) => convert::run(&arguments, environment),
         Some(Commands::Fetch(arguments)) => fetch::run(&arguments, environment),
         Some(Commands::ModelServer { flags }) => Ok(model_server::run(flags, environment)),
         Some(Commands::Simple { flags }) => Ok(simple::run(simple::NAMES[0], flags, environment)),

@@ -321,8 +321,8 @@ pub(super) const FORMATS: &[ForeignFormat] = &[
     },
 ];
 
-const KERAS: &str = "Convert it to a SavedModel with `pip install tensorflow && python3 -c 'import sys, keras; \
-                     keras.saving.load_model(sys.argv[1]).export(sys.argv[2])' {path} {stem}`, and serve {stem}";
+const KERAS: &str = "Convert it to a SavedModel with `pip install tensorflow && tensorserve convert --with-python \
+                     {path} {stem}`, and serve {stem}";
 
 const ONNX_TEXT: &str = "Convert it with `pip install onnx && python3 -c 'import onnx, sys; \
                          onnx.save(onnx.load(sys.argv[1]), sys.argv[2])' {path} {stem}.onnx`, and serve \
