@@ -109,6 +109,8 @@ mod store_faults;
 mod stores;
 mod support;
 mod tensorflow_files;
+#[cfg(feature = "tflite")]
+mod tflite;
 mod tfs_binary;
 mod tfs_cases;
 mod tfs_metrics;

@@ -26,11 +26,23 @@ pub(super) const PARTS: usize = 2;
 /// The new tensors for each output: its shape, and the two outputs.
 const NEW_TENSORS: usize = 3;
 
-/// Unused tensors for each operator, and how many there are at least. The library holds pointers to a function's
-/// outputs during a run, in an array that moves when operators add more tensors than it has room for:
-/// room for as many as it has when it is made. Operators add fewer than this.
-const ROOM: usize = 16;
-const LEAST_ROOM: usize = 256;
+/// The library holds pointers to a function's outputs during a run, into an array that moves when operators add
+/// more tensors than it has room for. It has room for this many, or, if the subgraph has more, for twice as many
+/// as that has. Unused tensors make that enough.
+const LEAST_ROOM: usize = 128;
+
+/// More than an operator adds, and than the library wants to be free.
+const ROOM_OF_OPERATOR: usize = 16;
+
+/// The number of unused tensors for a subgraph of so many tensors and operators.
+fn unused_tensors(tensors: usize, operators: usize) -> usize {
+    let needed = operators.saturating_add(1).saturating_mul(ROOM_OF_OPERATOR);
+    if tensors.saturating_add(needed) <= LEAST_ROOM {
+        return 0;
+    }
+    let at_least = (2 * LEAST_ROOM + 1).saturating_sub(tensors);
+    needed.saturating_sub(tensors).max(at_least)
+}
 
 /// The new operators, by their numbers.
 const NEW_OPERATORS: [i32; 2] = [schema::SHAPE, schema::RESHAPE];
@@ -302,7 +314,7 @@ impl Writer {
         let operators = positions(old, subgraph::OPERATORS)?;
         let at = offsets.of(subgraph::TENSORS)?;
         let added = ports * NEW_TENSORS;
-        let room = operators.len().saturating_mul(ROOM).max(LEAST_ROOM);
+        let room = unused_tensors(tensors.len() + added, operators.len() + added);
         let unused = Cell::new(None);
         self.extended(at, &tensors, added + room, |writer, place, index| {
             let is_shape = index % NEW_TENSORS == 0;
