@@ -31,6 +31,9 @@ pub(super) const MAX_RANK: usize = 8;
 /// The most inputs or outputs of a function.
 const MAX_PORTS: usize = 1024;
 
+/// The most functions of a model.
+const MAX_FUNCTIONS: usize = 1024;
+
 /// Custom operators that LiteRT has.
 const KNOWN_CUSTOM: [&str; 8] = [
     "AudioSpectrogram",
@@ -393,7 +396,11 @@ fn read_quantization(table: &Table) -> Result<Option<Quantization>> {
 /// The functions: the signatures, or else the first subgraph.
 fn read_functions(root: &Table, subgraphs: &[Subgraph]) -> Result<Vec<Function>> {
     let mut functions: Vec<Function> = Vec::new();
-    for table in root.vector(model::SIGNATURES)?.tables()? {
+    let signatures = root.vector(model::SIGNATURES)?;
+    if signatures.len() > MAX_FUNCTIONS {
+        return Err(unsupported(format!("it has more than {MAX_FUNCTIONS} signatures")));
+    }
+    for table in signatures.tables()? {
         let name = table.text(signature::KEY)?;
         if functions.iter().any(|function| function.name == name) {
             return Err(damaged(format!("it has two signatures {name:?}")));
