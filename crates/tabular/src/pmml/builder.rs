@@ -1,16 +1,29 @@
 //! What all parts of a file share while it is read.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use super::field::{PmmlType, StringTable};
+use super::expression::FunctionBody;
+use super::features::SlotRange;
+use super::field::PmmlType;
+use super::strings::StringTable;
 use super::xml::XmlElement;
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
 
 /// The most values of a row, intermediate ones included: 8 MiB of memory for each request.
 const MAX_SLOTS: u32 = 1 << 20;
 
 /// The most probabilities in the nodes of all trees: 1 GiB of memory.
 const MAX_PROBABILITIES: usize = 1 << 27;
+
+/// The most patterns of functions: 64 MiB of memory.
+const MAX_PATTERNS: u32 = 512;
+
+/// The most expressions that calls of a file's own functions evaluate for a row: a fraction of a second.
+const MAX_COST: u32 = 1 << 20;
+
+/// A function that the file defines, by its name and the types of its parameters.
+type FunctionKey<'d> = (&'d str, Vec<PmmlType>);
 
 /// What all parts of a file share while it is read.
 pub(super) struct PmmlBuilder<'d> {
@@ -23,17 +36,42 @@ pub(super) struct PmmlBuilder<'d> {
     /// Derived fields that are not among them are not used.
     referenced: HashSet<&'d str>,
     dictionary: HashMap<&'d str, XmlElement<'d>>,
+    /// The functions that the file defines.
+    definitions: HashMap<&'d str, XmlElement<'d>>,
+    functions: HashMap<FunctionKey<'d>, Arc<FunctionBody>>,
+    /// The functions that are being read.
+    open_functions: HashSet<&'d str>,
+    patterns: u32,
+    cost: u32,
+    /// What of the file is not served, for the log.
+    pub(super) warnings: Vec<String>,
+    /// The names of the outputs that are not served.
+    pub(super) dropped: HashSet<&'d str>,
     /// Whether an output is the id of the node, segment or cluster that determined the prediction.
     pub(super) needs_entity_ids: bool,
+    /// Whether an output is not the first one of a ranking.
+    pub(super) needs_ranking: bool,
+    /// Whether an output is a confidence.
+    pub(super) needs_confidence: bool,
+    /// Whether an output is a reason code.
+    pub(super) needs_reasons: bool,
 }
 
 impl<'d> PmmlBuilder<'d> {
     pub(super) fn new(root: XmlElement<'d>) -> Result<Self> {
         let mut referenced = HashSet::new();
         let mut needs_entity_ids = false;
+        let (mut needs_ranking, mut needs_confidence, mut needs_reasons) = (false, false, false);
         for element in root.descendants() {
-            needs_entity_ids |=
-                matches!(element.attribute("feature"), Some("entityId" | "clusterId"));
+            needs_entity_ids |= matches!(
+                element.attribute("feature"),
+                Some("entityId" | "clusterId" | "ruleValue")
+            );
+            if element.name() == "OutputField" {
+                needs_ranking |= element.attribute("rank").is_some();
+                needs_reasons |= element.attribute("feature") == Some("reasonCode");
+                needs_confidence |= element.attribute("feature") == Some("confidence");
+            }
             match element.name() {
                 // These declare names; all other elements refer to them.
                 "DataField" | "DerivedField" | "OutputField" => {
@@ -51,13 +89,28 @@ impl<'d> PmmlBuilder<'d> {
                 return Err(field.damaged("is declared twice"));
             }
         }
+        let mut definitions = HashMap::new();
+        let transformations = root.child("TransformationDictionary").into_iter();
+        for function in transformations.flat_map(|all| all.children_named("DefineFunction")) {
+            definitions.insert(function.required("name")?, function);
+        }
         Ok(PmmlBuilder {
             strings: StringTable::default(),
             slots: 0,
             probabilities: 0,
             referenced,
             dictionary,
+            definitions,
+            functions: HashMap::new(),
+            open_functions: HashSet::new(),
+            patterns: 0,
+            cost: 0,
+            warnings: Vec::new(),
+            dropped: HashSet::new(),
             needs_entity_ids,
+            needs_ranking,
+            needs_confidence,
+            needs_reasons,
         })
     }
 
@@ -80,6 +133,16 @@ impl<'d> PmmlBuilder<'d> {
         Ok(first)
     }
 
+    /// As [`PmmlBuilder::allocate_slots`].
+    pub(super) fn allocate_range(
+        &mut self,
+        element: XmlElement,
+        count: usize,
+    ) -> Result<SlotRange> {
+        let first = self.allocate_slots(element, count)?;
+        Ok(SlotRange { first, len: self.slots - first })
+    }
+
     /// The number of values of a row.
     pub(super) fn slot_count(&self) -> usize {
         self.slots as usize
@@ -95,6 +158,72 @@ impl<'d> PmmlBuilder<'d> {
         Ok(())
     }
 
+    /// Counts a pattern that is about to be compiled.
+    pub(super) fn count_pattern(&mut self, element: XmlElement) -> Result<()> {
+        self.patterns = self.patterns.saturating_add(1);
+        match self.patterns > MAX_PATTERNS {
+            true => {
+                Err(element.unsupported(format!("a model with more than {MAX_PATTERNS} patterns")))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Counts the expressions that a call of a function evaluates.
+    pub(super) fn count_cost(&mut self, element: XmlElement, cost: u32) -> Result<()> {
+        self.cost = self.cost.saturating_add(cost);
+        match self.cost > MAX_COST {
+            true => Err(element.unsupported("a model with so many calls of its own functions")),
+            false => Ok(()),
+        }
+    }
+
+    /// The definition of the function `name` in the file.
+    pub(super) fn function(&self, name: &str) -> Option<XmlElement<'d>> {
+        self.definitions.get(name).copied()
+    }
+
+    /// The function `name` for parameters of these types, if it was read before.
+    pub(super) fn compiled_function(
+        &self,
+        name: &'d str,
+        types: &[PmmlType],
+    ) -> Option<Arc<FunctionBody>> {
+        self.functions.get(&(name, types.to_vec())).cloned()
+    }
+
+    /// Notes that the function `name` is being read, which it must not be already.
+    pub(super) fn begin_function(&mut self, element: XmlElement, name: &'d str) -> Result<()> {
+        match self.open_functions.insert(name) {
+            true => Ok(()),
+            false => Err(element.damaged("calls itself")),
+        }
+    }
+
+    /// Notes that the function `name` is no longer being read.
+    pub(super) fn end_function(&mut self, name: &str) {
+        self.open_functions.remove(name);
+    }
+
+    /// Adds a function that was read.
+    pub(super) fn add_function(
+        &mut self,
+        name: &'d str,
+        types: &[PmmlType],
+        function: FunctionBody,
+    ) -> Arc<FunctionBody> {
+        let function = Arc::new(function);
+        self.functions.insert((name, types.to_vec()), Arc::clone(&function));
+        function
+    }
+
+    /// Notes that the output `name` is not served, and why.
+    pub(super) fn drop_output(&mut self, name: &'d str, why: &Error) {
+        if self.dropped.insert(name) {
+            self.warnings.push(format!("the output {name:?} is left out: {}", why.message()));
+        }
+    }
+
     /// Whether anything refers to the field `name`.
     pub(super) fn is_referenced(&self, name: &str) -> bool {
         self.referenced.contains(name)
@@ -103,6 +232,20 @@ impl<'d> PmmlBuilder<'d> {
     /// The declaration of the field `name` in the data dictionary.
     pub(super) fn data_field(&self, name: &str) -> Option<XmlElement<'d>> {
         self.dictionary.get(name).copied()
+    }
+
+    /// The values of the field `name` in their order, if it is ordinal.
+    pub(super) fn ordinal_values(&mut self, name: &str, data_type: PmmlType) -> Result<Vec<f64>> {
+        let field = self.data_field(name);
+        let field = field.filter(|field| field.attribute("optype") == Some("ordinal"));
+        let mut values = Vec::new();
+        for value in field.into_iter().flat_map(|field| field.children_named("Value")) {
+            if value.attribute("property").is_none_or(|property| property == "valid") {
+                let text = value.required("value")?;
+                values.push(self.strings.constant(value, data_type, text)?);
+            }
+        }
+        Ok(values)
     }
 
     /// The type of the field that `element` declares.

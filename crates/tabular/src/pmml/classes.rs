@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::builder::PmmlBuilder;
-use super::field::{MISSING, PmmlRow, PmmlType, ValueKind};
+use super::field::PmmlType;
 use super::prediction::{NO_CLASS, PmmlPrediction};
+use super::row::PmmlRow;
 use super::schema;
-use super::xml::XmlElement;
+use super::xml::{XmlElement, local_name};
 use tensorserve_tensor::error::Result;
 
 /// The classes that a model distinguishes, and the location of their probabilities in a row.
@@ -53,17 +54,27 @@ impl TargetClasses {
     /// The prediction of the class with this index.
     pub(super) fn prediction(&self, class: u32) -> PmmlPrediction {
         match self.labels.get(class as usize) {
-            Some(label) => PmmlPrediction { value: *label, class, entity: MISSING },
+            Some(label) => PmmlPrediction { value: *label, class, ..PmmlPrediction::MISSING },
             None => PmmlPrediction::MISSING,
         }
     }
 
     /// The prediction of the class with the largest probability; of equal ones, of the first.
-    pub(super) fn most_probable(&self, row: &mut PmmlRow) -> PmmlPrediction {
+    pub(super) fn most_probable(&self, row: &PmmlRow) -> PmmlPrediction {
+        self.most_probable_of((0u32..).take(self.len()), row)
+    }
+
+    /// As [`TargetClasses::most_probable`], of these classes.
+    pub(super) fn most_probable_of(
+        &self,
+        classes: impl IntoIterator<Item = u32>,
+        row: &PmmlRow,
+    ) -> PmmlPrediction {
         let mut best: Option<(u32, f64)> = None;
-        for (class, probability) in (0u32..).zip(row.range(self.slot, self.len()).iter()) {
-            if best.is_none_or(|(_, largest)| *probability > largest) && !probability.is_nan() {
-                best = Some((class, *probability));
+        for class in classes {
+            let probability = row.get(self.slot.saturating_add(class));
+            if best.is_none_or(|(_, largest)| probability > largest) && !probability.is_nan() {
+                best = Some((class, probability));
             }
         }
         best.map_or(PmmlPrediction::MISSING, |(class, _)| self.prediction(class))
@@ -83,16 +94,16 @@ impl TargetClasses {
             return Ok(classes.clone());
         }
         let declared = target.and_then(|target| builder.data_field(target));
-        let kind = match declared {
-            Some(field) => builder.type_of(field)?.kind,
-            None => ValueKind::Text,
+        let data_type = match declared {
+            Some(field) => builder.type_of(field)?,
+            None => PmmlType::TEXT,
         };
-        let data_type = PmmlType::of_kind(kind);
         let mut names: Vec<String> = Vec::new();
         let mut labels: Vec<f64> = Vec::new();
         let mut indices = HashMap::new();
         let listed = declared.into_iter().flat_map(listed_values);
-        for (source, name) in listed.chain(MentionedClasses { open: vec![element], target }) {
+        let mentioned = MentionedClasses { open: vec![element], target, column: None, next: None };
+        for (source, name) in listed.chain(mentioned) {
             let label = builder.strings.constant(source, data_type, name)?;
             let next = u32::try_from(labels.len()).unwrap_or(NO_CLASS);
             indices.entry(label.to_bits()).or_insert_with(|| {
@@ -128,6 +139,10 @@ struct MentionedClasses<'d> {
     /// Elements that are still to be visited, the next one last.
     open: Vec<XmlElement<'d>>,
     target: Option<&'d str>,
+    /// The column of the target in the instances of nearest neighbors.
+    column: Option<&'d str>,
+    /// A second class that an element mentions.
+    next: Option<(XmlElement<'d>, &'d str)>,
 }
 
 impl<'d> MentionedClasses<'d> {
@@ -146,8 +161,13 @@ impl<'d> MentionedClasses<'d> {
         match element.name() {
             "ScoreDistribution" => element.attribute("value"),
             "GeneralRegressionModel" => element.attribute("targetReferenceCategory"),
-            "RegressionTable" | "PCell" => element.attribute("targetCategory"),
-            "Node" => element.attribute("score"),
+            "RegressionTable" | "PCell" | "SupportVectorMachine" => {
+                element.attribute("targetCategory")
+            }
+            "Node" | "SimpleRule" => element.attribute("score"),
+            "RuleSet" => element.attribute("defaultScore"),
+            "TargetValueCount" | "TargetValueStat" => element.attribute("value"),
+            name if Some(name) == self.column => Some(element.text()),
             "NormDiscrete" if element.attribute("field") == self.target => {
                 element.attribute("value")
             }
@@ -160,6 +180,9 @@ impl<'d> Iterator for MentionedClasses<'d> {
     type Item = (XmlElement<'d>, &'d str);
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(next) = self.next.take() {
+            return Some(next);
+        }
         while let Some(element) = self.open.pop() {
             if self.has_other_target(element) {
                 continue;
@@ -169,8 +192,17 @@ impl<'d> Iterator for MentionedClasses<'d> {
             if let Some(children) = self.open.get_mut(first..) {
                 children.reverse();
             }
+            if element.name() == "InstanceField" && element.attribute("field") == self.target {
+                self.column = element.attribute("column").map(local_name);
+            }
+            let alternate = element.attribute("alternateTargetCategory");
+            let alternate = alternate.map(|name| (element, name));
             if let Some(name) = self.class_in(element) {
+                self.next = alternate;
                 return Some((element, name));
+            }
+            if alternate.is_some() {
+                return alternate;
             }
         }
         None

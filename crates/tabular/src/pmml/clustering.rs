@@ -2,73 +2,91 @@
 
 use super::builder::PmmlBuilder;
 use super::context::ModelContext;
-use super::field::{PmmlRow, ValueKind};
+use super::features::{ModelFeatures, SlotRange};
+use super::field::MISSING;
+use super::measure::{ComparisonField, ComparisonMeasure};
 use super::prediction::{NO_CLASS, PmmlPrediction};
+use super::row::PmmlRow;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct ClusteringModel {
-    fields: Box<[ClusterField]>,
+    fields: Box<[ComparisonField]>,
+    /// The weight of each field where values are missing: `MissingValueWeights`.
+    missing_weights: Box<[f64]>,
     /// The centers: for each cluster in turn, a number for each field.
     centers: Box<[f64]>,
-    /// The codes of the ids of the clusters.
-    ids: Box<[f64]>,
-    measure: DistanceMeasure,
-}
-
-struct ClusterField {
-    slot: u32,
-    weight: f64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum DistanceMeasure {
-    SquaredEuclidean,
-    CityBlock,
-    Chebychev,
+    /// The ids of the clusters, and their codes.
+    ids: Box<[(String, f64)]>,
+    measure: ComparisonMeasure,
+    /// The distance of each cluster.
+    affinities: SlotRange,
+    /// The ids and the distances of the clusters, the nearest first; only if an output needs them.
+    ranked: Option<(SlotRange, SlotRange)>,
 }
 
 impl ClusteringModel {
     /// The id of the nearest cluster; of equally near ones, of the first.
-    pub(super) fn score(&self, row: &PmmlRow) -> PmmlPrediction {
+    pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         if self.fields.iter().all(|field| row.get(field.slot).is_nan()) {
             return PmmlPrediction::MISSING;
         }
-        let mut nearest: Option<(f64, f64)> = None;
+        let adjustment = self.adjustment(row);
+        let mut nearest: Option<(f64, u32, f64)> = None;
         let centers = self.centers.chunks_exact(self.fields.len().max(1));
-        for (center, id) in centers.zip(&self.ids) {
-            let distance = self.distance(center, row);
-            if nearest.is_none_or(|(smallest, _)| distance < smallest) {
-                nearest = Some((distance, *id));
+        for ((index, center), (_, id)) in (0u32..).zip(centers).zip(&self.ids) {
+            let distance = self.measure.compare(&self.fields, row, center, adjustment);
+            row.set(self.affinities.first.saturating_add(index), distance);
+            if nearest.is_none_or(|(best, ..)| self.measure.is_nearer(distance, best)) {
+                nearest = Some((distance, index, *id));
             }
         }
-        nearest.map_or(PmmlPrediction::MISSING, |(_, id)| PmmlPrediction {
+        if let Some((ids, affinities)) = self.ranked {
+            self.rank(row, ids, affinities);
+        }
+        nearest.map_or(PmmlPrediction::MISSING, |(_, index, id)| PmmlPrediction {
             value: id,
             class: NO_CLASS,
             entity: id,
+            index,
         })
     }
 
-    /// The distance in the fields that are not missing. The standard adjusts it for those that are by a
-    /// factor that is the same for all clusters.
-    fn distance(&self, center: &[f64], row: &PmmlRow) -> f64 {
-        let mut distance = 0.0;
-        for (field, center) in self.fields.iter().zip(center) {
-            let difference = (row.get(field.slot) - center).abs();
-            if difference.is_nan() {
-                continue;
-            }
-            match self.measure {
-                DistanceMeasure::SquaredEuclidean => {
-                    distance += field.weight * difference * difference;
-                }
-                DistanceMeasure::CityBlock => distance += field.weight * difference,
-                DistanceMeasure::Chebychev => {
-                    distance = f64::max(distance, field.weight * difference);
-                }
+    fn rank(&self, row: &mut PmmlRow, ids: SlotRange, affinities: SlotRange) {
+        let values = row.range(self.affinities.first, self.ids.len()).to_vec();
+        for (rank, place) in (0u32..).zip(self.measure.ranking(&values)) {
+            let id = self.ids.get(place).map_or(MISSING, |(_, id)| *id);
+            row.set(ids.first.saturating_add(rank), id);
+            let affinity = values.get(place).copied().unwrap_or(MISSING);
+            row.set(affinities.first.saturating_add(rank), affinity);
+        }
+    }
+
+    /// The factor that makes up for the fields that are missing.
+    fn adjustment(&self, row: &PmmlRow) -> f64 {
+        let (mut all, mut present) = (0.0, 0.0);
+        for (field, weight) in self.fields.iter().zip(&self.missing_weights) {
+            all += weight;
+            if !row.get(field.slot).is_nan() {
+                present += weight;
             }
         }
-        distance
+        if present > 0.0 { all / present } else { 1.0 }
+    }
+
+    pub(super) fn features(&self) -> ModelFeatures {
+        let slots = self.affinities.first..;
+        ModelFeatures {
+            entities: self.ranked.map(|(ids, _)| ids),
+            affinities: self.ranked.map(|(_, affinities)| affinities),
+            affinity_of: self
+                .ids
+                .iter()
+                .zip(slots)
+                .map(|((id, _), slot)| (id.clone(), slot))
+                .collect(),
+            ..ModelFeatures::default()
+        }
     }
 
     pub(super) fn read<'d>(
@@ -79,8 +97,23 @@ impl ClusteringModel {
         if element.attribute("modelClass") == Some("distributionBased") {
             return Err(element.unsupported("modelClass=\"distributionBased\""));
         }
-        let measure = read_measure(element)?;
-        let fields = read_fields(element, context)?;
+        let measure = ComparisonMeasure::read(element)?;
+        let mut fields = Vec::new();
+        for field in element.children_named("ClusteringField") {
+            if field.attribute("isCenterField") != Some("false") {
+                fields.push(measure.read_field(element, field, "field", context)?);
+            }
+        }
+        if fields.is_empty() {
+            return Err(element.damaged("has no ClusteringField"));
+        }
+        let missing_weights = match element.child("MissingValueWeights") {
+            Some(weights) => weights.numbers()?,
+            None => vec![1.0; fields.len()],
+        };
+        if missing_weights.len() != fields.len() {
+            return Err(element.damaged("needs a MissingValueWeight for each field"));
+        }
         let (mut centers, mut ids) = (Vec::new(), Vec::new());
         for (index, cluster) in element.children_named("Cluster").enumerate() {
             let center = cluster.numbers()?;
@@ -90,50 +123,28 @@ impl ClusteringModel {
             }
             centers.extend(center);
             let default = (index + 1).to_string();
-            ids.push(builder.strings.intern(cluster.attribute("id").unwrap_or(&default)));
+            let id = cluster.attribute("id").unwrap_or(&default);
+            ids.push((id.to_owned(), builder.strings.intern(id)));
         }
         if ids.is_empty() {
             return Err(element.damaged("has no Cluster"));
         }
-        Ok(ClusteringModel { fields, centers: centers.into(), ids: ids.into(), measure })
-    }
-}
-
-fn read_fields(element: XmlElement, context: &ModelContext) -> Result<Box<[ClusterField]>> {
-    let mut fields = Vec::new();
-    for clustering_field in element.children_named("ClusteringField") {
-        if clustering_field.attribute("isCenterField") == Some("false") {
-            continue;
-        }
-        check_compare_function(clustering_field)?;
-        let field = context.scope.field(clustering_field, "field")?;
-        if field.data_type.kind == ValueKind::Text {
-            return Err(clustering_field.unsupported("a clustering field of strings"));
-        }
-        let weight = clustering_field.number_or("fieldWeight", 1.0)?;
-        fields.push(ClusterField { slot: field.slot, weight });
-    }
-    match fields.is_empty() {
-        true => Err(element.damaged("has no ClusteringField")),
-        false => Ok(fields.into()),
-    }
-}
-
-fn read_measure(element: XmlElement) -> Result<DistanceMeasure> {
-    let comparison = element.required_child("ComparisonMeasure")?;
-    check_compare_function(comparison)?;
-    match comparison.children().next().map_or("", XmlElement::name) {
-        // The square does not change which cluster is nearest.
-        "euclidean" | "squaredEuclidean" => Ok(DistanceMeasure::SquaredEuclidean),
-        "cityBlock" => Ok(DistanceMeasure::CityBlock),
-        "chebychev" => Ok(DistanceMeasure::Chebychev),
-        name => Err(comparison.unsupported(format!("the measure {name:?}"))),
-    }
-}
-
-fn check_compare_function(element: XmlElement) -> Result<()> {
-    match element.attribute("compareFunction") {
-        None | Some("absDiff") => Ok(()),
-        Some(other) => Err(element.unsupported(format!("compareFunction={other:?}"))),
+        let affinities = builder.allocate_range(element, ids.len())?;
+        let ranked = match builder.needs_ranking {
+            true => Some((
+                builder.allocate_range(element, ids.len())?,
+                builder.allocate_range(element, ids.len())?,
+            )),
+            false => None,
+        };
+        Ok(ClusteringModel {
+            fields: fields.into(),
+            missing_weights: missing_weights.into(),
+            centers: centers.into(),
+            ids: ids.into(),
+            measure,
+            affinities,
+            ranked,
+        })
     }
 }

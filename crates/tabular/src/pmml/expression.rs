@@ -1,13 +1,20 @@
-//! Expressions: values computed from a row, for derived fields and outputs.
+//! Expressions: values computed from a row, for derived fields and outputs. [`super::reader`] reads
+//! them.
 
-use super::apply::ApplyExpression;
-use super::field::{FieldScope, MISSING, PmmlField, PmmlRow, PmmlType, StringTable, ValueKind};
-use super::field::{indicator, rounded};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::field::{PmmlType, indicator};
+use super::function::ApplyFunction;
 use super::interval::Interval;
 use super::map_values::MapValues;
 use super::norm_continuous::NormContinuous;
-use super::xml::{MAX_DEPTH, XmlElement, parse_number};
-use tensorserve_tensor::error::Result;
+use super::row::PmmlRow;
+use super::value;
+
+/// The number of arguments that take no memory on the heap.
+const INLINE_ARGUMENTS: usize = 8;
 
 #[derive(Debug)]
 pub(super) enum Expression {
@@ -42,18 +49,64 @@ pub(super) enum Expression {
         table: MapValues,
     },
     Apply(Box<ApplyExpression>),
-    /// A number, rounded to single precision.
-    SinglePrecision(Box<Expression>),
+    /// A function that the file defines.
+    Call(Box<CallExpression>),
+    /// A value as one of another type.
+    Convert {
+        inner: Box<Expression>,
+        from: PmmlType,
+        to: PmmlType,
+    },
 }
 
-/// An expression, and the kind of its values.
+/// `Apply`: a built-in function of expressions.
+#[derive(Debug)]
+pub(super) struct ApplyExpression {
+    pub(super) function: ApplyFunction,
+    pub(super) arguments: Box<[Expression]>,
+    pub(super) missing: MissingTreatment,
+}
+
+/// `Apply` of a function that the file defines.
+#[derive(Debug)]
+pub(super) struct CallExpression {
+    pub(super) function: Arc<FunctionBody>,
+    pub(super) arguments: Box<[Expression]>,
+    pub(super) missing: MissingTreatment,
+}
+
+/// What `Apply` makes of missing values.
+#[derive(Debug)]
+pub(super) struct MissingTreatment {
+    /// The result if an argument is missing: `mapMissingTo`. If it is missing itself, the function is
+    /// evaluated.
+    pub(super) argument: f64,
+    /// The result in place of a missing one: `defaultValue`.
+    pub(super) result: f64,
+}
+
+/// A function that the file defines, for arguments of certain types.
+#[derive(Debug)]
+pub(super) struct FunctionBody {
+    /// The slot of the first parameter; those of the others follow. No function calls itself, so that
+    /// they are in use once at a time.
+    pub(super) parameters: u32,
+    pub(super) expression: Expression,
+    pub(super) data_type: PmmlType,
+    /// How many expressions a call evaluates.
+    pub(super) cost: u32,
+    /// How deep these are nested.
+    pub(super) height: usize,
+}
+
+/// An expression, and the type of its values.
 pub(super) struct TypedExpression {
     pub(super) expression: Expression,
-    pub(super) kind: ValueKind,
+    pub(super) data_type: PmmlType,
 }
 
 impl Expression {
-    pub(super) fn value(&self, row: &PmmlRow) -> f64 {
+    pub(super) fn value(&self, row: &mut PmmlRow) -> f64 {
         match self {
             Expression::Constant(value) => *value,
             Expression::Field(slot) => row.get(*slot),
@@ -83,155 +136,47 @@ impl Expression {
                 false => *missing,
             },
             Expression::Apply(apply) => apply.value(row),
-            Expression::SinglePrecision(inner) => rounded(inner.value(row), true),
-        }
-    }
-}
-
-/// The elements that are expressions.
-const ELEMENTS: [&str; 10] = [
-    "Constant",
-    "FieldRef",
-    "NormContinuous",
-    "NormDiscrete",
-    "Discretize",
-    "MapValues",
-    "Apply",
-    "TextIndex",
-    "Aggregate",
-    "Lag",
-];
-
-/// Reads the expression among the children of `element`, a field of type `data_type`.
-pub(super) fn read_child(
-    element: XmlElement,
-    data_type: PmmlType,
-    scope: &FieldScope,
-    strings: &mut StringTable,
-) -> Result<Expression> {
-    let found = element.children().find(|child| ELEMENTS.contains(&child.name()));
-    let child = found.ok_or_else(|| element.damaged("has no expression"))?;
-    let mut reader = ExpressionReader { scope, strings, data_type };
-    let TypedExpression { expression, kind } = reader.read(child, 0)?;
-    let is_number = data_type.kind == ValueKind::Number;
-    let is_convertible = kind == data_type.kind || (kind == ValueKind::Boolean && is_number);
-    if !is_convertible {
-        let (from, to) = (kind.name(), data_type.kind.name());
-        return Err(element.unsupported(format!("the conversion of a {from} to a {to}")));
-    }
-    Ok(match data_type.is_single && is_number {
-        true => Expression::SinglePrecision(Box::new(expression)),
-        false => expression,
-    })
-}
-
-/// Reads an expression and those within it.
-pub(super) struct ExpressionReader<'a, 's> {
-    scope: &'a FieldScope<'s>,
-    pub(super) strings: &'a mut StringTable,
-    /// The type of the field that the whole expression computes: the default type of missing
-    /// constants, and of the results of tables.
-    data_type: PmmlType,
-}
-
-impl ExpressionReader<'_, '_> {
-    pub(super) fn read(&mut self, element: XmlElement, depth: usize) -> Result<TypedExpression> {
-        if depth >= MAX_DEPTH {
-            return Err(element.damaged("is nested too deeply"));
-        }
-        match element.name() {
-            "Constant" => self.read_constant(element),
-            "FieldRef" => self.read_field(element),
-            "NormContinuous" => self.read_norm_continuous(element),
-            "NormDiscrete" => self.read_norm_discrete(element),
-            "Discretize" => self.read_discretize(element),
-            "MapValues" => self.read_map_values(element),
-            "Apply" => ApplyExpression::read(self, element, depth),
-            _ => Err(element.unsupported("this expression")),
-        }
-    }
-
-    fn read_constant(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        if element.boolean_or("missing", false)? {
-            let kind = self.data_type.kind;
-            return Ok(TypedExpression { expression: Expression::Constant(MISSING), kind });
-        }
-        let text = element.text();
-        let data_type = match element.attribute("dataType") {
-            Some(name) => PmmlType::named(element, name)?,
-            None if parse_number(text).is_some() => PmmlType::NUMBER,
-            None => PmmlType::TEXT,
-        };
-        let value = self.strings.constant(element, data_type, text)?;
-        Ok(TypedExpression { expression: Expression::Constant(value), kind: data_type.kind })
-    }
-
-    fn read_field(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        let PmmlField { slot, data_type } = self.scope.field(element, "field")?;
-        let expression = match element.attribute("mapMissingTo") {
-            None => Expression::Field(slot),
-            Some(text) => {
-                let missing = self.strings.constant(element, data_type, text)?;
-                Expression::FieldOr { slot, missing }
-            }
-        };
-        Ok(TypedExpression { expression, kind: data_type.kind })
-    }
-
-    fn read_norm_continuous(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        let slot = self.number_field(element)?;
-        let missing = element.number_or("mapMissingTo", MISSING)?;
-        let function = NormContinuous::read(element)?;
-        let expression = Expression::NormContinuous { slot, missing, function };
-        Ok(TypedExpression { expression, kind: ValueKind::Number })
-    }
-
-    fn read_norm_discrete(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        let PmmlField { slot, data_type } = self.scope.field(element, "field")?;
-        let value = self.strings.constant(element, data_type, element.required("value")?)?;
-        let missing = element.number_or("mapMissingTo", MISSING)?;
-        let expression = Expression::NormDiscrete { slot, missing, value };
-        Ok(TypedExpression { expression, kind: ValueKind::Number })
-    }
-
-    fn read_discretize(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        let slot = self.number_field(element)?;
-        let data_type = self.result_type(element)?;
-        let missing = self.strings.optional_constant(element, data_type, "mapMissingTo")?;
-        let default = self.strings.optional_constant(element, data_type, "defaultValue")?;
-        let mut bins = Vec::new();
-        for bin in element.children_named("DiscretizeBin") {
-            let value = self.strings.constant(bin, data_type, bin.required("binValue")?)?;
-            bins.push((Interval::read(bin.required_child("Interval")?)?, value));
-        }
-        let expression = Expression::Discretize { slot, missing, default, bins: bins.into() };
-        Ok(TypedExpression { expression, kind: data_type.kind })
-    }
-
-    fn read_map_values(&mut self, element: XmlElement) -> Result<TypedExpression> {
-        let data_type = self.result_type(element)?;
-        let missing = self.strings.optional_constant(element, data_type, "mapMissingTo")?;
-        let default = self.strings.optional_constant(element, data_type, "defaultValue")?;
-        let table = MapValues::read(element, data_type, self.scope, self.strings)?;
-        let expression = Expression::MapValues { missing, default, table };
-        Ok(TypedExpression { expression, kind: data_type.kind })
-    }
-
-    /// The type of the results of a table or of bins: the declared one, or that of the field.
-    fn result_type(&self, element: XmlElement) -> Result<PmmlType> {
-        match element.attribute("dataType") {
-            Some(name) => PmmlType::named(element, name),
-            None => Ok(self.data_type),
-        }
-    }
-
-    fn number_field(&self, element: XmlElement) -> Result<u32> {
-        let field = self.scope.field(element, "field")?;
-        match field.data_type.kind {
-            ValueKind::Number => Ok(field.slot),
-            ValueKind::Text | ValueKind::Boolean => {
-                Err(element.damaged("needs a field of numbers"))
+            Expression::Call(call) => call.value(row),
+            Expression::Convert { inner, from, to } => {
+                let value = inner.value(row);
+                value::convert(value, *from, *to, row.strings)
             }
         }
+    }
+}
+
+/// The values of arguments. Each is evaluated once: nesting must not multiply the work.
+fn values(arguments: &[Expression], row: &mut PmmlRow) -> SmallVec<[f64; INLINE_ARGUMENTS]> {
+    arguments.iter().map(|argument| argument.value(row)).collect()
+}
+
+impl ApplyExpression {
+    fn value(&self, row: &mut PmmlRow) -> f64 {
+        let values = values(&self.arguments, row);
+        let result = self.missing.of_arguments(&values);
+        result.unwrap_or_else(|| self.missing.of_result(self.function.evaluate(&values, row)))
+    }
+}
+
+impl CallExpression {
+    fn value(&self, row: &mut PmmlRow) -> f64 {
+        let values = values(&self.arguments, row);
+        if let Some(result) = self.missing.of_arguments(&values) {
+            return result;
+        }
+        row.range(self.function.parameters, values.len()).copy_from_slice(&values);
+        self.missing.of_result(self.function.expression.value(row))
+    }
+}
+
+impl MissingTreatment {
+    /// The result, if it is determined by a missing argument.
+    fn of_arguments(&self, values: &[f64]) -> Option<f64> {
+        let is_missing = !self.argument.is_nan() && values.iter().any(|value| value.is_nan());
+        is_missing.then_some(self.argument)
+    }
+
+    fn of_result(&self, value: f64) -> f64 {
+        if value.is_nan() { self.result } else { value }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::cmp::Ordering;
 
-use super::field::{FieldScope, PmmlField, PmmlRow, PmmlType, StringTable};
-use super::xml::XmlElement;
+use super::field::{FieldScope, PmmlField, PmmlType};
+use super::row::PmmlRow;
+use super::strings::StringTable;
+use super::xml::{XmlElement, local_name};
 use tensorserve_tensor::error::Result;
 
 /// Rows of keys with a result each, sorted by their keys.
@@ -91,9 +93,4 @@ fn cell<'d>(row: XmlElement<'d>, column: &str) -> Result<&'d str> {
     let mut cells = row.children();
     let cell = cells.find(|cell| local_name(cell.name()) == local_name(column));
     cell.map(XmlElement::text).ok_or_else(|| row.damaged(format!("has no column {column:?}")))
-}
-
-/// A name without its namespace prefix.
-fn local_name(name: &str) -> &str {
-    name.rsplit(':').next().unwrap_or(name)
 }

@@ -1,13 +1,16 @@
 //! `MiningModel`: segments, each a model with a predicate, whose predictions are combined.
 
+use smallvec::SmallVec;
+
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::context::{ExposedOutput, ModelContext};
-use super::field::{FieldScope, MISSING, PmmlRow};
+use super::field::{FieldScope, MISSING};
 use super::model::{self, MiningFunction, PmmlModel};
-use super::numeric::normalize;
+use super::numeric::{median, normalize};
 use super::predicate::{self, Predicate, Truth};
 use super::prediction::{NO_CLASS, PmmlPrediction};
+use super::row::PmmlRow;
 use super::schema;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
@@ -95,7 +98,7 @@ impl MultipleModelMethod {
 /// The effect of a segment without a prediction: `missingPredictionTreatment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingPredictionTreatment {
-    /// It has no vote; but a sum or a mean is missing.
+    /// It votes for no prediction; a sum or a mean is missing.
     Continue,
     SkipSegment,
     /// The whole model has no prediction.
@@ -199,6 +202,8 @@ impl MiningModel {
             MissingPredictionTreatment::ReturnMissing => false,
         };
         let mut tally = SegmentTally::default();
+        // The classes in the order of their first votes: of equal ones, the first wins.
+        let mut voted: SmallVec<[u32; 8]> = SmallVec::new();
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
                 continue;
@@ -214,7 +219,11 @@ impl MiningModel {
             }
             if is_vote {
                 let slot = own.slot.saturating_add(prediction.class);
-                row.set(slot, row.get(slot) + segment.weight);
+                let votes = row.get(slot);
+                if votes == 0.0 {
+                    voted.push(prediction.class);
+                }
+                row.set(slot, votes + segment.weight);
                 continue;
             }
             for (own, inner) in classes.slots() {
@@ -224,8 +233,15 @@ impl MiningModel {
         if tally.count == 0 || tally.is_above(self.missing_threshold) {
             return PmmlPrediction::MISSING;
         }
-        normalize(row.range(own.slot, own.len()));
-        own.most_probable(row)
+        let votes = row.range(own.slot, own.len());
+        // Segments without a prediction vote for none.
+        let is_outvoted = votes.iter().all(|votes| *votes < tally.missing);
+        let counts_missing = self.missing_treatment == MissingPredictionTreatment::Continue;
+        if is_vote && counts_missing && is_outvoted {
+            return PmmlPrediction::MISSING;
+        }
+        normalize(votes);
+        if is_vote { own.most_probable_of(voted, row) } else { own.most_probable(row) }
     }
 }
 
@@ -254,17 +270,6 @@ impl SegmentTally {
     fn is_above(&self, threshold: f64) -> bool {
         self.missing > threshold * (self.weight + self.missing)
     }
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let high = values.get(middle).copied().unwrap_or(MISSING);
-    if values.len() % 2 == 1 {
-        return high;
-    }
-    let low = values.get(middle.wrapping_sub(1)).copied().unwrap_or(MISSING);
-    f64::midpoint(low, high)
 }
 
 impl Segment {
@@ -299,6 +304,7 @@ impl MiningModel {
         for segment in segmentation.children_named("Segment") {
             let inside = ModelContext {
                 scope: &scope,
+                steps: &[],
                 classes: classes.as_ref().map(|classes| classes.inner.clone()),
                 has_outputs: is_chain || (context.has_outputs && selects_first),
                 depth: context.depth + 1,
@@ -385,7 +391,7 @@ fn read_segment<'d>(
     context: &ModelContext,
     is_weighted: bool,
 ) -> Result<(Segment, Vec<ExposedOutput>)> {
-    let predicate = predicate::read_child(element, context.scope, &mut builder.strings)?;
+    let predicate = predicate::read_child(element, context.scope, builder)?;
     let inner = schema::find_model(element).ok_or_else(|| element.damaged("has no model"))?;
     let weight = if is_weighted { element.number_or("weight", 1.0)? } else { 1.0 };
     if weight < 0.0 || weight.is_infinite() {

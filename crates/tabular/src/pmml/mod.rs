@@ -22,31 +22,45 @@ use tensorserve_platform::{
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-mod apply;
+mod anomaly;
+mod bayes;
 mod builder;
 mod classes;
 mod clustering;
+mod comparison;
 mod context;
+mod cox;
 mod expression;
+mod features;
 mod field;
 mod function;
 mod general;
 mod interval;
 mod map_values;
+mod measure;
 mod mining;
 mod model;
+mod nearest;
 mod network;
 mod norm_continuous;
 mod numeric;
 mod output;
 mod predicate;
 mod prediction;
+mod reader;
 mod regression;
+mod row;
+mod ruleset;
 mod schema;
 mod scorecard;
 mod scorer;
+mod strings;
 mod target;
+mod temporal;
+mod text_function;
 mod tree;
+mod value;
+mod vector;
 mod xml;
 
 /// The endings of model files.
@@ -99,6 +113,9 @@ impl Platform for Pmml {
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
         let PmmlFile { model, bytes } = PmmlFile::open(path)?;
+        for warning in &model.warnings {
+            log::warn!("{}: {warning}", path.display());
+        }
         let executable: Arc<dyn Executable> = Arc::new(model.scorer);
         let signatures = vec![model.signature];
         Ok(Loaded {
@@ -140,6 +157,8 @@ struct CompiledPmml {
     scorer: Scorer,
     /// The program that wrote the file; empty if not recorded.
     written_by: String,
+    /// What of the file is not served.
+    warnings: Vec<String>,
 }
 
 /// Compiles the text of a file.
@@ -152,8 +171,9 @@ fn compile(text: &str) -> Result<CompiledPmml> {
     check_version(root)?;
     let mut builder = PmmlBuilder::new(root)?;
     let model = model::read_root(&mut builder, root)?;
+    let warnings = std::mem::take(&mut builder.warnings);
     let (signature, scorer) = Scorer::new(builder, model)?;
-    Ok(CompiledPmml { signature, scorer, written_by: written_by(root) })
+    Ok(CompiledPmml { signature, scorer, written_by: written_by(root), warnings })
 }
 
 fn check_version(root: XmlElement) -> Result<()> {

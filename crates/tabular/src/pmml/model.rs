@@ -1,21 +1,28 @@
 //! A model with what surrounds it: its fields are preprocessed, it is scored, and its targets and
 //! outputs are computed. Models within models are the same again.
 
+use super::anomaly::AnomalyModel;
+use super::bayes::NaiveBayes;
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::clustering::ClusteringModel;
 use super::context::{ExposedOutput, ModelContext};
-use super::field::{FieldScope, PmmlRow, ValueKind};
+use super::features::ModelFeatures;
+use super::field::{FieldScope, PmmlType};
 use super::general::GeneralRegression;
 use super::mining::MiningModel;
+use super::nearest::NearestNeighbors;
 use super::network::NeuralNetwork;
 use super::output::{self, OutputField, PredictionType};
 use super::prediction::PmmlPrediction;
 use super::regression::RegressionModel;
+use super::row::PmmlRow;
+use super::ruleset::RuleSet;
 use super::schema::{self, PmmlInput, PreprocessingStep};
 use super::scorecard::Scorecard;
 use super::target::TargetTransform;
 use super::tree::TreeModel;
+use super::vector::VectorMachines;
 use super::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
@@ -28,8 +35,16 @@ pub(super) enum MiningFunction {
 }
 
 impl MiningFunction {
-    fn read(element: XmlElement) -> Result<Self> {
+    fn read(builder: &PmmlBuilder, element: XmlElement) -> Result<Self> {
         match element.required("functionName")? {
+            // Neighbors may predict several targets. The first one is served.
+            "mixed" if element.name() == "NearestNeighborModel" => {
+                let target = schema::target_of(element).and_then(|name| builder.data_field(name));
+                match target.and_then(|target| target.attribute("optype")) {
+                    Some("continuous") => Ok(MiningFunction::Regression),
+                    _ => Ok(MiningFunction::Classification),
+                }
+            }
             "regression" => Ok(MiningFunction::Regression),
             "classification" => Ok(MiningFunction::Classification),
             "clustering" => Ok(MiningFunction::Clustering),
@@ -37,14 +52,14 @@ impl MiningFunction {
         }
     }
 
-    /// The kind of predictions.
-    fn kind(self, classes: Option<&TargetClasses>) -> ValueKind {
+    /// The type of predictions.
+    fn data_type(self, classes: Option<&TargetClasses>) -> PmmlType {
         match self {
-            MiningFunction::Regression => ValueKind::Number,
+            MiningFunction::Regression => PmmlType::NUMBER,
             MiningFunction::Classification => {
-                classes.map_or(ValueKind::Text, |classes| classes.data_type.kind)
+                classes.map_or(PmmlType::TEXT, |classes| classes.data_type)
             }
-            MiningFunction::Clustering => ValueKind::Text,
+            MiningFunction::Clustering => PmmlType::TEXT,
         }
     }
 }
@@ -57,6 +72,11 @@ enum Algorithm {
     Clustering(ClusteringModel),
     Network(NeuralNetwork),
     General(GeneralRegression),
+    Bayes(NaiveBayes),
+    Nearest(NearestNeighbors),
+    Vector(VectorMachines),
+    Rules(RuleSet),
+    Anomaly(AnomalyModel),
 }
 
 impl Algorithm {
@@ -70,6 +90,29 @@ impl Algorithm {
             Algorithm::Clustering(clustering) => clustering.score(row),
             Algorithm::Network(network) => network.score(row),
             Algorithm::General(general) => general.score(row),
+            Algorithm::Bayes(bayes) => bayes.score(row),
+            Algorithm::Nearest(nearest) => nearest.score(row),
+            Algorithm::Vector(vector) => vector.score(row),
+            Algorithm::Rules(rules) => rules.score(row),
+            Algorithm::Anomaly(anomaly) => anomaly.score(row),
+        }
+    }
+
+    /// What it computes besides its prediction.
+    fn features(&self) -> ModelFeatures {
+        match self {
+            Algorithm::Scorecard(scorecard) => scorecard.features(),
+            Algorithm::Clustering(clustering) => clustering.features(),
+            Algorithm::Nearest(nearest) => nearest.features(),
+            Algorithm::Rules(rules) => rules.features(),
+            Algorithm::Tree(tree) => tree.features(),
+            Algorithm::Regression(_)
+            | Algorithm::Mining(_)
+            | Algorithm::Network(_)
+            | Algorithm::General(_)
+            | Algorithm::Bayes(_)
+            | Algorithm::Vector(_)
+            | Algorithm::Anomaly(_) => ModelFeatures::default(),
         }
     }
 
@@ -81,7 +124,10 @@ impl Algorithm {
         context: &ModelContext,
     ) -> Result<(Self, Vec<ExposedOutput>)> {
         let name = element.name();
-        if (name == "ClusteringModel") != (function == MiningFunction::Clustering) {
+        let is_clustering = function == MiningFunction::Clustering;
+        if (name == "ClusteringModel") != is_clustering
+            && !(name == "NearestNeighborModel" && is_clustering)
+        {
             return Err(element.unsupported("this functionName for a model of this kind"));
         }
         let algorithm = match name {
@@ -97,6 +143,17 @@ impl Algorithm {
                 Algorithm::General(GeneralRegression::read(builder, element, context)?)
             }
             "Scorecard" => Algorithm::Scorecard(Scorecard::read(builder, element, context)?),
+            "NaiveBayesModel" => Algorithm::Bayes(NaiveBayes::read(builder, element, context)?),
+            "NearestNeighborModel" => {
+                Algorithm::Nearest(NearestNeighbors::read(builder, element, context)?)
+            }
+            "SupportVectorMachineModel" => {
+                Algorithm::Vector(VectorMachines::read(builder, element, context)?)
+            }
+            "RuleSetModel" => Algorithm::Rules(RuleSet::read(builder, element, context)?),
+            "AnomalyDetectionModel" => {
+                Algorithm::Anomaly(AnomalyModel::read(builder, element, context)?)
+            }
             "MiningModel" => {
                 let (mining, exposed) = MiningModel::read(builder, element, context)?;
                 return Ok((Algorithm::Mining(mining), exposed));
@@ -118,6 +175,11 @@ pub(super) struct PmmlModel {
 }
 
 impl PmmlModel {
+    /// What it computes besides its prediction.
+    pub(super) fn features(&self) -> ModelFeatures {
+        self.algorithm.features()
+    }
+
     pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         for step in &self.steps {
             if !step.run(row) {
@@ -143,8 +205,8 @@ pub(super) struct RootModel {
     pub(super) outputs: Vec<ExposedOutput>,
     /// The name of the target field.
     pub(super) target: Option<String>,
-    /// The kind of predictions.
-    pub(super) kind: ValueKind,
+    /// The type of predictions.
+    pub(super) data_type: PmmlType,
 }
 
 /// Reads the outermost model of a file.
@@ -159,11 +221,12 @@ pub(super) fn read_root<'d>(
     if let Some(dictionary) = root.child("TransformationDictionary") {
         schema::read_derived(builder, dictionary, &mut scope, &mut steps)?;
     }
-    let context = ModelContext { scope: &scope, classes: None, has_outputs: true, depth: 0 };
+    let context =
+        ModelContext { scope: &scope, classes: None, steps: &[], has_outputs: true, depth: 0 };
     let (model, outputs) = read_body(builder, element, &context, steps)?;
     let target = schema::target_of(element).map(str::to_owned);
-    let kind = model.function.kind(model.classes.as_ref());
-    Ok(RootModel { model, inputs, outputs, target, kind })
+    let data_type = model.function.data_type(model.classes.as_ref());
+    Ok(RootModel { model, inputs, outputs, target, data_type })
 }
 
 /// Reads a model within another, and its outputs.
@@ -194,20 +257,23 @@ fn read_body<'d>(
     if let Some(local) = element.child("LocalTransformations") {
         schema::read_derived(builder, local, &mut scope, &mut steps)?;
     }
-    let function = MiningFunction::read(element)?;
+    let function = MiningFunction::read(builder, element)?;
     let classes = match function {
         MiningFunction::Classification => {
             Some(TargetClasses::read(builder, element, context.classes.as_ref())?)
         }
         MiningFunction::Regression | MiningFunction::Clustering => None,
     };
-    let inside = ModelContext { scope: &scope, classes: classes.clone(), ..*context };
+    let inside =
+        ModelContext { scope: &scope, classes: classes.clone(), steps: &steps, ..*context };
     let (algorithm, mut exposed) = Algorithm::read(builder, element, function, &inside)?;
     let target = TargetTransform::read(builder, element, classes.as_ref())?;
     let mut outputs = Vec::new();
     if context.has_outputs {
         let classes = classes.as_ref();
-        let predictions = PredictionType { kind: function.kind(classes), classes };
+        let features = algorithm.features();
+        let data_type = function.data_type(classes);
+        let predictions = PredictionType { data_type, classes, features: &features };
         outputs = output::read(builder, element, &mut scope, &predictions, &mut exposed)?;
     }
     let model = PmmlModel {

@@ -7,11 +7,13 @@ use std::ops::Range;
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::context::ModelContext;
-use super::expression::{self, Expression};
-use super::field::{PmmlRow, PmmlType, indicator};
+use super::expression::Expression;
+use super::field::{MISSING, PmmlType, indicator};
 use super::norm_continuous::NormContinuous;
 use super::numeric::{logistic, normalize, softmax};
 use super::prediction::PmmlPrediction;
+use super::reader;
+use super::row::PmmlRow;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
@@ -48,8 +50,8 @@ enum NeuralOutputs {
     },
     Classes {
         classes: TargetClasses,
-        /// The index of each class, and the slot of its probability.
-        sources: Box<[(u32, u32)]>,
+        /// The index of each class, the slot of its probability, and the code of the id of its neuron.
+        sources: Box<[(u32, u32, f64)]>,
     },
 }
 
@@ -157,7 +159,8 @@ impl NeuralLayer {
 impl NeuralNetwork {
     pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         for (slot, expression) in &self.inputs {
-            row.set(*slot, expression.value(row));
+            let value = expression.value(row);
+            row.set(*slot, value);
         }
         for layer in &self.layers {
             layer.run(row);
@@ -172,14 +175,17 @@ impl NeuralNetwork {
             }
             NeuralOutputs::Classes { classes, sources } => {
                 row.range(classes.slot, classes.len()).fill(0.0);
-                for (class, from) in sources {
+                for (class, from, _) in sources {
                     let value = row.get(*from);
                     if value.is_nan() {
                         return PmmlPrediction::MISSING;
                     }
                     row.set(classes.slot.saturating_add(*class), value);
                 }
-                classes.most_probable(row)
+                let prediction = classes.most_probable(row);
+                let winner = sources.iter().find(|(class, ..)| *class == prediction.class);
+                let entity = winner.map_or(MISSING, |(_, _, id)| *id);
+                PmmlPrediction { entity, ..prediction }
             }
         }
     }
@@ -193,8 +199,7 @@ impl NeuralNetwork {
         let mut inputs = Vec::new();
         for input in element.required_child("NeuralInputs")?.children_named("NeuralInput") {
             let derived = input.required_child("DerivedField")?;
-            let (scope, strings) = (context.scope, &mut builder.strings);
-            let expression = expression::read_child(derived, PmmlType::NUMBER, scope, strings)?;
+            let expression = reader::read_child(derived, PmmlType::NUMBER, context.scope, builder)?;
             let slot = builder.allocate_slot(input)?;
             neurons.0.insert(input.required("id")?, slot);
             inputs.push((slot, expression));
@@ -301,12 +306,14 @@ fn read_class_outputs<'d>(
             return Err(output.unsupported("an output of a class that is not a NormDiscrete"));
         };
         let class = classes.index_of(builder, discrete, discrete.required("value")?)?;
-        sources.push((class, slot));
+        let id = match builder.needs_entity_ids {
+            true => builder.strings.intern(output.required("outputNeuron")?),
+            false => MISSING,
+        };
+        sources.push((class, slot, id));
     }
-    if sources.len() != classes.len() {
-        let (have, need) = (sources.len(), classes.len());
-        let message = format!("a network with {have} outputs for {need} classes");
-        return Err(outputs.unsupported(message));
+    if sources.is_empty() {
+        return Err(outputs.damaged("has no NeuralOutput"));
     }
     Ok(NeuralOutputs::Classes { classes: classes.clone(), sources: sources.into() })
 }

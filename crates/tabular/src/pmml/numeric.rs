@@ -5,6 +5,62 @@ pub(super) fn normal_cdf(x: f64) -> f64 {
     0.5 * erfc(-x / std::f64::consts::SQRT_2)
 }
 
+/// The density of the standard normal distribution.
+pub(super) fn normal_pdf(x: f64) -> f64 {
+    (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()
+}
+
+/// The error function.
+pub(super) fn erf(x: f64) -> f64 {
+    if x.abs() < SERIES_LIMIT { erf_series(x) } else { 1.0 - erfc(x) }
+}
+
+/// The steps of [`inverse_normal_cdf`], each of which triples the number of exact digits.
+const INVERSE_STEPS: u32 = 12;
+
+/// The inverse of [`normal_cdf`]; NaN outside of 0 to 1.
+pub(super) fn inverse_normal_cdf(probability: f64) -> f64 {
+    if probability.is_nan() || !(0.0..=1.0).contains(&probability) {
+        return f64::NAN;
+    }
+    if probability == 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    if probability > 0.5 {
+        return -inverse_normal_cdf(1.0 - probability);
+    }
+    // Hastings' approximation, to three digits (Abramowitz and Stegun 26.2.23).
+    let t = (-2.0 * probability.ln()).sqrt();
+    let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    let mut x = numerator / denominator - t;
+    for _ in 0..INVERSE_STEPS {
+        // Halley's method.
+        let error = (normal_cdf(x) - probability) / normal_pdf(x);
+        let step = error / (1.0 + 0.5 * x * error);
+        if step.is_nan() {
+            break;
+        }
+        x -= step;
+        if step.abs() <= x.abs() * f64::EPSILON {
+            break;
+        }
+    }
+    x
+}
+
+/// The median, of an even number the mean of the two in the middle. Sorts `values`.
+pub(super) fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let high = values.get(middle).copied().unwrap_or(f64::NAN);
+    if values.len() % 2 == 1 {
+        return high;
+    }
+    let low = values.get(middle.wrapping_sub(1)).copied().unwrap_or(f64::NAN);
+    f64::midpoint(low, high)
+}
+
 /// Where the continued fraction converges faster than the series.
 const SERIES_LIMIT: f64 = 2.5;
 
@@ -113,5 +169,15 @@ mod tests {
             assert!((got / expected - 1.0).abs() < 1e-12, "{x}: {got} {expected}");
         }
         assert_eq!((normal_cdf(-40.0), normal_cdf(40.0)), (0.0, 1.0));
+    }
+
+    #[test]
+    fn the_inverse_of_the_normal_distribution_leads_back() {
+        for x in [-37.0, -8.0, -2.5, -0.3, -1e-9, 0.0, 0.7, 3.0] {
+            let got = inverse_normal_cdf(normal_cdf(x));
+            assert!((got - x).abs() < 1e-12 * (1.0 + x.abs()), "{x}: {got}");
+        }
+        assert_eq!(inverse_normal_cdf(1.0), f64::INFINITY);
+        assert!(inverse_normal_cdf(1.5).is_nan());
     }
 }

@@ -1,6 +1,9 @@
 //! Predicates: conditions on a row that are true, false, or unknown because a value is missing.
 
-use super::field::{FieldScope, PmmlRow, StringTable, ValueKind};
+use super::builder::PmmlBuilder;
+use super::comparison::Comparison;
+use super::field::{FieldScope, ValueKind};
+use super::row::PmmlRow;
 use super::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
@@ -18,54 +21,16 @@ impl From<bool> for Truth {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-}
-
-impl Comparison {
-    /// The comparison with this name in the standard.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "equal" => Comparison::Equal,
-            "notEqual" => Comparison::NotEqual,
-            "lessThan" => Comparison::Less,
-            "lessOrEqual" => Comparison::LessOrEqual,
-            "greaterThan" => Comparison::Greater,
-            "greaterOrEqual" => Comparison::GreaterOrEqual,
-            _ => return None,
-        })
-    }
-
-    /// Whether it depends on an order. Strings, as codes, do not have one.
-    pub(super) fn needs_order(self) -> bool {
-        !matches!(self, Comparison::Equal | Comparison::NotEqual)
-    }
-
-    /// Whether it holds for two values, neither of them missing.
-    #[inline]
-    #[allow(clippy::float_cmp)] // The standard compares numbers exactly.
-    pub(super) fn holds(self, a: f64, b: f64) -> bool {
-        match self {
-            Comparison::Equal => a == b,
-            Comparison::NotEqual => a != b,
-            Comparison::Less => a < b,
-            Comparison::LessOrEqual => a <= b,
-            Comparison::Greater => a > b,
-            Comparison::GreaterOrEqual => a >= b,
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) enum Predicate {
     Always(bool),
     Compare {
+        slot: u32,
+        comparison: Comparison,
+        value: f64,
+    },
+    /// The order of strings, none of which the data dictionary lists.
+    CompareText {
         slot: u32,
         comparison: Comparison,
         value: f64,
@@ -95,6 +60,13 @@ impl Predicate {
             Predicate::Compare { slot, comparison, value } => {
                 let field = row.get(*slot);
                 if field.is_nan() { Truth::Unknown } else { comparison.holds(field, *value).into() }
+            }
+            Predicate::CompareText { slot, comparison, value } => {
+                let field = row.get(*slot);
+                if field.is_nan() {
+                    return Truth::Unknown;
+                }
+                comparison.holds_for(row.strings.compare(field, *value)).into()
             }
             Predicate::Always(truth) => (*truth).into(),
             Predicate::IsMissing { slot, expected } => {
@@ -161,25 +133,25 @@ const ELEMENTS: [&str; 5] =
 pub(super) fn read_child(
     element: XmlElement,
     scope: &FieldScope,
-    strings: &mut StringTable,
+    builder: &mut PmmlBuilder,
 ) -> Result<Predicate> {
     let found = element.children().find(|child| ELEMENTS.contains(&child.name()));
     let predicate = found.ok_or_else(|| element.damaged("has no predicate"))?;
-    read(predicate, scope, strings, 0)
+    read(predicate, scope, builder, 0)
 }
 
 fn read(
     element: XmlElement,
     scope: &FieldScope,
-    strings: &mut StringTable,
+    builder: &mut PmmlBuilder,
     depth: usize,
 ) -> Result<Predicate> {
     match element.name() {
         "True" => Ok(Predicate::Always(true)),
         "False" => Ok(Predicate::Always(false)),
-        "SimplePredicate" => read_simple(element, scope, strings),
-        "SimpleSetPredicate" => read_set(element, scope, strings),
-        "CompoundPredicate" => read_compound(element, scope, strings, depth),
+        "SimplePredicate" => read_simple(element, scope, builder),
+        "SimpleSetPredicate" => read_set(element, scope, builder),
+        "CompoundPredicate" => read_compound(element, scope, builder, depth),
         _ => Err(element.damaged("is not a predicate")),
     }
 }
@@ -187,7 +159,7 @@ fn read(
 fn read_simple(
     element: XmlElement,
     scope: &FieldScope,
-    strings: &mut StringTable,
+    builder: &mut PmmlBuilder,
 ) -> Result<Predicate> {
     let field = scope.field(element, "field")?;
     let slot = field.slot;
@@ -199,17 +171,26 @@ fn read_simple(
     }
     let comparison = Comparison::named(operator)
         .ok_or_else(|| element.damaged(format!("operator={operator:?} is not valid")))?;
-    if field.data_type.kind == ValueKind::Text && comparison.needs_order() {
-        return Err(element.unsupported("the order of strings"));
+    let value = builder.strings.constant(element, field.data_type, element.required("value")?)?;
+    if field.data_type.kind != ValueKind::Text || !comparison.needs_order() {
+        return Ok(Predicate::Compare { slot, comparison, value });
     }
-    let value = strings.constant(element, field.data_type, element.required("value")?)?;
-    Ok(Predicate::Compare { slot, comparison, value })
+    // The data dictionary lists the values of an ordinal field in their order.
+    let listed = builder.ordinal_values(element.required("field")?, field.data_type)?;
+    let Some(rank) = listed.iter().position(|known| known.to_bits() == value.to_bits()) else {
+        return Ok(Predicate::CompareText { slot, comparison, value });
+    };
+    let ranks = listed.iter().enumerate();
+    let holds = ranks.filter(|(other, _)| comparison.holds_for(other.cmp(&rank)));
+    let mut set: Vec<f64> = holds.map(|(_, value)| *value).collect();
+    set.sort_by(f64::total_cmp);
+    Ok(Predicate::IsIn { slot, expected: true, set: set.into() })
 }
 
 fn read_set(
     element: XmlElement,
     scope: &FieldScope,
-    strings: &mut StringTable,
+    builder: &mut PmmlBuilder,
 ) -> Result<Predicate> {
     let field = scope.field(element, "field")?;
     let expected = match element.required("booleanOperator")? {
@@ -219,7 +200,7 @@ fn read_set(
     };
     let mut set = Vec::new();
     for text in element.array()? {
-        set.push(strings.constant(element, field.data_type, &text)?);
+        set.push(builder.strings.constant(element, field.data_type, &text)?);
     }
     set.sort_by(f64::total_cmp);
     Ok(Predicate::IsIn { slot: field.slot, expected, set: set.into() })
@@ -228,7 +209,7 @@ fn read_set(
 fn read_compound(
     element: XmlElement,
     scope: &FieldScope,
-    strings: &mut StringTable,
+    builder: &mut PmmlBuilder,
     depth: usize,
 ) -> Result<Predicate> {
     if depth >= MAX_DEPTH {
@@ -236,7 +217,7 @@ fn read_compound(
     }
     let mut parts = Vec::new();
     for child in element.children() {
-        parts.push(read(child, scope, strings, depth + 1)?);
+        parts.push(read(child, scope, builder, depth + 1)?);
     }
     if parts.is_empty() {
         return Err(element.damaged("has no predicate"));

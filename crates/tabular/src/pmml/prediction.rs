@@ -11,6 +11,8 @@ pub(super) struct PmmlPrediction {
     pub(super) class: u32,
     /// The code of the id of the node, segment or cluster that determined the prediction.
     pub(super) entity: f64,
+    /// The index of the cluster; 0 if it is none.
+    pub(super) index: u32,
 }
 
 /// The index in place of a class's.
@@ -19,7 +21,7 @@ pub(super) const NO_CLASS: u32 = u32::MAX;
 impl PmmlPrediction {
     /// No prediction.
     pub(super) const MISSING: PmmlPrediction =
-        PmmlPrediction { value: MISSING, class: NO_CLASS, entity: MISSING };
+        PmmlPrediction { value: MISSING, class: NO_CLASS, entity: MISSING, index: 0 };
 
     /// The prediction of a number.
     pub(super) fn number(value: f64) -> Self {

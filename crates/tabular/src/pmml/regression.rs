@@ -3,11 +3,12 @@
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::context::ModelContext;
-use super::field::{PmmlRow, ValueKind};
+use super::field::ValueKind;
 use super::numeric::{
     inverse_cauchit, inverse_cloglog, inverse_loglog, logistic, normal_cdf, normalize, softmax,
 };
 use super::prediction::PmmlPrediction;
+use super::row::PmmlRow;
 use super::schema;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
@@ -341,6 +342,8 @@ fn numeric_slot(context: &ModelContext, element: XmlElement, attribute: &str) ->
     let field = context.scope.field(element, attribute)?;
     match field.data_type.kind {
         ValueKind::Number | ValueKind::Boolean => Ok(field.slot),
-        ValueKind::Text => Err(element.damaged("needs a field of numbers")),
+        ValueKind::Text | ValueKind::Date | ValueKind::Time | ValueKind::DateTime => {
+            Err(element.damaged("needs a field of numbers"))
+        }
     }
 }

@@ -2,10 +2,12 @@
 //! treatment of others, and derived fields are computed.
 
 use super::builder::PmmlBuilder;
-use super::expression::{self, Expression};
-use super::field::{FieldScope, MISSING, PmmlField, PmmlRow, ValueKind};
+use super::expression::Expression;
+use super::field::{FieldScope, MISSING, PmmlField, PmmlType, ValueKind};
 use super::interval::Interval;
 use super::predicate::contains;
+use super::reader;
+use super::row::PmmlRow;
 use super::xml::{XmlElement, parse_number};
 use tensorserve_tensor::error::Result;
 
@@ -23,9 +25,20 @@ impl PreprocessingStep {
     pub(super) fn run(&self, row: &mut PmmlRow) -> bool {
         match self {
             PreprocessingStep::Treat(treatment) => return treatment.run(row),
-            PreprocessingStep::Derive { to, expression } => row.set(*to, expression.value(row)),
+            PreprocessingStep::Derive { to, expression } => {
+                let value = expression.value(row);
+                row.set(*to, value);
+            }
         }
         true
+    }
+
+    /// Computes a derived field, and nothing else.
+    pub(super) fn derive(&self, row: &mut PmmlRow) {
+        if let PreprocessingStep::Derive { to, expression } = self {
+            let value = expression.value(row);
+            row.set(*to, value);
+        }
     }
 }
 
@@ -34,6 +47,7 @@ pub(super) struct FieldTreatment {
     from: u32,
     to: u32,
     valid: ValidValues,
+    domain: ValueDomain,
     /// Values that stand for a missing one, sorted.
     missing_codes: Box<[f64]>,
     invalid: InvalidTreatment,
@@ -43,6 +57,8 @@ pub(super) struct FieldTreatment {
     drops_outliers: bool,
     /// What replaces a missing value.
     replacement: f64,
+    /// Whether a missing value is invalid, so that the row has no prediction.
+    refuses_missing: bool,
 }
 
 /// The valid values of a field; sets are sorted.
@@ -60,6 +76,36 @@ impl ValidValues {
             ValidValues::AllExcept(set) => !contains(set, value),
             ValidValues::Listed(set) => contains(set, value),
             ValidValues::Within(intervals) => intervals.iter().any(|one| one.contains(value)),
+        }
+    }
+}
+
+/// The values of the type of a field. Others are invalid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueDomain {
+    All,
+    /// Whole numbers.
+    Integers,
+    /// All but the marker of a text that is not a date.
+    Finite,
+}
+
+impl ValueDomain {
+    fn of(data_type: PmmlType) -> Self {
+        if data_type.kind.is_temporal() {
+            ValueDomain::Finite
+        } else if data_type.is_integer() {
+            ValueDomain::Integers
+        } else {
+            ValueDomain::All
+        }
+    }
+
+    fn contains(self, value: f64) -> bool {
+        match self {
+            ValueDomain::All => true,
+            ValueDomain::Integers => value.fract() == 0.0,
+            ValueDomain::Finite => value.is_finite(),
         }
     }
 }
@@ -83,8 +129,11 @@ impl FieldTreatment {
         } else if value > self.high {
             value = if self.drops_outliers { MISSING } else { self.high };
         }
-        row.set(self.to, if value.is_nan() { self.replacement } else { value });
-        true
+        if value.is_nan() {
+            value = self.replacement;
+        }
+        row.set(self.to, value);
+        !(value.is_nan() && self.refuses_missing)
     }
 
     /// The value after the treatment of missing and invalid ones; `None` for no prediction.
@@ -92,11 +141,13 @@ impl FieldTreatment {
         if value.is_nan() || contains(&self.missing_codes, value) {
             return Some(MISSING);
         }
-        if self.valid.contains(value) {
+        let has_type = self.domain.contains(value);
+        if has_type && self.valid.contains(value) {
             return Some(value);
         }
         match self.invalid {
             InvalidTreatment::NoPrediction => None,
+            InvalidTreatment::AsIs if !has_type => None,
             InvalidTreatment::AsIs => Some(value),
             InvalidTreatment::AsMissing => Some(MISSING),
             InvalidTreatment::Replace(replacement) => Some(replacement),
@@ -106,6 +157,8 @@ impl FieldTreatment {
     /// Whether it keeps every value.
     fn is_identity(&self) -> bool {
         matches!(self.valid, ValidValues::All)
+            && self.domain == ValueDomain::All
+            && !self.refuses_missing
             && self.missing_codes.is_empty()
             && self.replacement.is_nan()
             && self.low == f64::NEG_INFINITY
@@ -163,7 +216,8 @@ pub(super) fn read_inputs<'d>(
         let (valid, missing_codes) = read_valid_values(builder, data, field)?;
         let invalid = read_invalid_treatment(builder, mining, field)?;
         let treatment = read_treatment(builder, mining, field)?;
-        let treatment = FieldTreatment { valid, missing_codes, invalid, ..treatment };
+        let domain = ValueDomain::of(data_type);
+        let treatment = FieldTreatment { valid, domain, missing_codes, invalid, ..treatment };
         if !treatment.is_identity() {
             steps.push(PreprocessingStep::Treat(treatment));
         }
@@ -211,7 +265,7 @@ pub(super) fn read_derived<'d>(
             continue;
         }
         let data_type = builder.type_of(derived)?;
-        let expression = expression::read_child(derived, data_type, scope, &mut builder.strings)?;
+        let expression = reader::read_child(derived, data_type, scope, builder)?;
         let to = builder.allocate_slot(derived)?;
         steps.push(PreprocessingStep::Derive { to, expression });
         scope.set(name, PmmlField { slot: to, data_type });
@@ -225,14 +279,11 @@ fn read_treatment(
     mining: XmlElement,
     field: PmmlField,
 ) -> Result<FieldTreatment> {
-    let replacement = match mining.attribute("missingValueTreatment") {
-        Some("returnInvalid") => {
-            return Err(mining.unsupported("missingValueTreatment=\"returnInvalid\""));
-        }
-        _ => {
-            builder.strings.optional_constant(mining, field.data_type, "missingValueReplacement")?
-        }
-    };
+    // A number in place of a missing integer need not be one.
+    let replaced_by = if field.data_type.is_number() { PmmlType::NUMBER } else { field.data_type };
+    let replacement =
+        builder.strings.optional_constant(mining, replaced_by, "missingValueReplacement")?;
+    let refuses_missing = mining.attribute("missingValueTreatment") == Some("returnInvalid");
     let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
     let is_number = field.data_type.kind == ValueKind::Number;
     let drops_outliers = match mining.attribute("outliers").unwrap_or("asIs") {
@@ -250,12 +301,14 @@ fn read_treatment(
         from: field.slot,
         to: field.slot,
         valid: ValidValues::All,
+        domain: ValueDomain::All,
         missing_codes: Box::default(),
         invalid: InvalidTreatment::AsIs,
         low,
         high,
         drops_outliers,
         replacement,
+        refuses_missing,
     })
 }
 

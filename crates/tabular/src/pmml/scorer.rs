@@ -1,10 +1,14 @@
 //! Scores the rows of a request: tensors are checked, read row by row, and written.
 
 use super::builder::PmmlBuilder;
-use super::field::{MISSING, PmmlRow, StringTable, UnknownStrings, ValueKind, indicator, rounded};
+use super::field::{MISSING, PmmlType, ValueKind, indicator, rounded};
 use super::model::{PmmlModel, RootModel};
 use super::prediction::PmmlPrediction;
+use super::row::PmmlRow;
 use super::schema::PmmlInput;
+use super::strings::{RowStrings, StringTable, UnknownStrings};
+use super::temporal;
+use super::value::text_of;
 use super::xml::parse_boolean;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -40,8 +44,9 @@ enum OutputSource {
     Slot(u32),
 }
 
-/// The value of a string that is not a boolean, for a field of booleans. It is never valid.
-const NOT_A_BOOLEAN: f64 = 2.0;
+/// The value of a string that is not a boolean, for a field of booleans, or not a date, for a field of
+/// dates. It is never valid.
+const NOT_A_VALUE: f64 = f64::INFINITY;
 
 /// The name of the prediction of a model whose target has none.
 const DEFAULT_TARGET: &str = "predicted";
@@ -49,7 +54,7 @@ const DEFAULT_TARGET: &str = "predicted";
 impl Scorer {
     /// The scorer of a model, with its signature.
     pub(super) fn new(builder: PmmlBuilder, root: RootModel) -> Result<(Signature, Scorer)> {
-        let RootModel { model, mut inputs, outputs: exposed, target, kind } = root;
+        let RootModel { model, mut inputs, outputs: exposed, target, data_type } = root;
         let mut outputs: Vec<ScorerOutput> = Vec::new();
         for output in exposed.into_iter().filter(|output| output.is_final) {
             let source = OutputSource::Slot(output.field.slot);
@@ -59,7 +64,11 @@ impl Scorer {
         let declares_outputs = !outputs.is_empty();
         let target = target.unwrap_or_else(|| DEFAULT_TARGET.to_owned());
         if !outputs.iter().any(|output| output.name == target) {
-            outputs.push(ScorerOutput { name: target, source: OutputSource::Prediction, kind });
+            outputs.push(ScorerOutput {
+                name: target,
+                source: OutputSource::Prediction,
+                kind: data_type.kind,
+            });
         }
         if let Some(classes) = model.classes.as_ref().filter(|_| !declares_outputs) {
             for (slot, name) in (classes.slot..).zip(classes.names.iter()) {
@@ -99,7 +108,11 @@ fn spec(name: &str, kind: ValueKind) -> TensorSpec {
 fn dtype(kind: ValueKind) -> DType {
     match kind {
         ValueKind::Number => DType::Double,
-        ValueKind::Text | ValueKind::Boolean => DType::String,
+        ValueKind::Text
+        | ValueKind::Boolean
+        | ValueKind::Date
+        | ValueKind::Time
+        | ValueKind::DateTime => DType::String,
     }
 }
 
@@ -131,11 +144,9 @@ impl<'t> InputColumn<'t> {
             )));
         }
         let kind = input.field.data_type.kind;
-        let column = match kind {
-            ValueKind::Number => tensor.values().map(InputColumn::Numbers),
-            ValueKind::Text | ValueKind::Boolean => {
-                tensor.strings().map(|strings| InputColumn::Texts(strings.iter().collect()))
-            }
+        let column = match kind == ValueKind::Number {
+            true => tensor.values().map(InputColumn::Numbers),
+            false => tensor.strings().map(|strings| InputColumn::Texts(strings.iter().collect())),
         };
         column.ok_or_else(|| {
             let (has, takes) = (tensor.dtype(), dtype(kind));
@@ -143,6 +154,14 @@ impl<'t> InputColumn<'t> {
                 "input {name:?} has the dtype {has}, and the model takes {takes}"
             ))
         })
+    }
+
+    /// Whether it is a single missing value.
+    fn is_default(&self) -> bool {
+        match self {
+            InputColumn::Numbers(values) => matches!(values, [value] if value.is_nan()),
+            InputColumn::Texts(values) => matches!(&**values, [b""]),
+        }
     }
 
     fn len(&self) -> usize {
@@ -159,14 +178,14 @@ fn value_of_row<T: Copy>(values: &[T], row: usize) -> Option<T> {
 }
 
 /// The strings of a row that do not occur in the model.
-struct RowStrings<'c, 't> {
+struct RequestStrings<'c, 't> {
     columns: &'c [InputColumn<'t>],
     row: usize,
     /// The code of an unknown string in the first column.
     first_code: f64,
 }
 
-impl UnknownStrings for RowStrings<'_, '_> {
+impl UnknownStrings for RequestStrings<'_, '_> {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // An index.
     fn text(&self, code: f64) -> Option<&[u8]> {
         if code < self.first_code {
@@ -176,6 +195,11 @@ impl UnknownStrings for RowStrings<'_, '_> {
             Some(InputColumn::Texts(values)) => value_of_row(values, self.row),
             Some(InputColumn::Numbers(_)) | None => None,
         }
+    }
+
+    #[allow(clippy::cast_precision_loss)] // Far fewer than 2^53.
+    fn end(&self) -> f64 {
+        self.first_code + self.columns.len() as f64
     }
 }
 
@@ -187,11 +211,9 @@ enum OutputColumn {
 
 impl OutputColumn {
     fn with_capacity(kind: ValueKind, rows: usize) -> Self {
-        match kind {
-            ValueKind::Number => OutputColumn::Numbers(aligned_vec(rows)),
-            ValueKind::Text | ValueKind::Boolean => {
-                OutputColumn::Texts(StringsBuilder::with_capacity(rows, 0))
-            }
+        match kind == ValueKind::Number {
+            true => OutputColumn::Numbers(aligned_vec(rows)),
+            false => OutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
         }
     }
 
@@ -214,9 +236,10 @@ impl Executable for Scorer {
         let mut values = vec![MISSING; self.slots];
         for row in 0..count {
             values.fill(MISSING);
-            let unknown = RowStrings { columns: &columns, row, first_code: self.strings.end() };
+            let unknown = RequestStrings { columns: &columns, row, first_code: self.strings.end() };
+            let strings = RowStrings::new(&self.strings, &unknown);
             self.fill(&mut values, &columns, row);
-            let mut row = PmmlRow { values: &mut values, unknown: &unknown };
+            let mut row = PmmlRow { values: &mut values, strings: &strings };
             let prediction = self.model.score(&mut row);
             for (output, column) in self.outputs.iter().zip(&mut outputs) {
                 self.write(output, column, prediction, &row);
@@ -235,14 +258,15 @@ impl Scorer {
         pairs.map(|(input, tensor)| InputColumn::read(input, tensor)).collect()
     }
 
-    /// The number of rows: the length of all columns that do not have a single value.
+    /// The number of rows: the length of all columns but those with a single missing value, the
+    /// default of inputs that are left out.
     fn count_rows(&self, columns: &[InputColumn]) -> Result<usize> {
         let Some(count) = columns.iter().map(InputColumn::len).find(|len| *len != 1) else {
             return Ok(1);
         };
         for (input, column) in self.inputs.iter().zip(columns) {
             let (name, len) = (&input.name, column.len());
-            if len != count && len != 1 {
+            if len != count && !column.is_default() {
                 return Err(Error::invalid(format!(
                     "input {name:?} has {len} values where another has {count}: send one value \
                      for each row"
@@ -260,7 +284,7 @@ impl Scorer {
             let value = match column {
                 InputColumn::Numbers(numbers) => {
                     let number = value_of_row(numbers, row).unwrap_or(MISSING);
-                    rounded(number, data_type.is_single)
+                    rounded(number, data_type.is_single())
                 }
                 InputColumn::Texts(texts) => {
                     let text = value_of_row(texts, row).unwrap_or_default();
@@ -282,8 +306,12 @@ impl Scorer {
         if kind == ValueKind::Text {
             return self.strings.code(text).unwrap_or(unknown_code);
         }
-        let value = std::str::from_utf8(text).ok().and_then(parse_boolean);
-        value.map_or(NOT_A_BOOLEAN, indicator)
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        let value = match kind.is_temporal() {
+            true => temporal::parse(text, kind),
+            false => parse_boolean(text).map(indicator),
+        };
+        value.unwrap_or(NOT_A_VALUE)
     }
 
     fn write(
@@ -300,20 +328,14 @@ impl Scorer {
         };
         match column {
             OutputColumn::Numbers(values) => values.push(value),
-            OutputColumn::Texts(texts) => texts.push(self.text(value, output.kind, row)),
-        }
-    }
-
-    /// The text of a value; empty if it is missing.
-    fn text<'a>(&'a self, value: f64, kind: ValueKind, row: &'a PmmlRow) -> &'a [u8] {
-        match kind {
-            _ if value.is_nan() => b"",
-            ValueKind::Boolean if value > 0.5 => b"true",
-            ValueKind::Boolean => b"false",
-            ValueKind::Text | ValueKind::Number => match self.strings.text(value) {
-                Some(text) => text.as_bytes(),
-                None => row.unknown.text(value).unwrap_or_default(),
-            },
+            OutputColumn::Texts(texts) if value.is_nan() => texts.push(b""),
+            OutputColumn::Texts(texts) if output.kind == ValueKind::Text => {
+                texts.push(&row.strings.bytes(value));
+            }
+            OutputColumn::Texts(texts) => {
+                let data_type = PmmlType::of_kind(output.kind);
+                texts.push(text_of(value, data_type, row.strings).as_bytes());
+            }
         }
     }
 }

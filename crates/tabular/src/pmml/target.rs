@@ -2,8 +2,9 @@
 
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
-use super::field::{MISSING, PmmlRow};
+use super::field::MISSING;
 use super::prediction::PmmlPrediction;
+use super::row::PmmlRow;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 

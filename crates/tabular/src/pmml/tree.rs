@@ -6,9 +6,12 @@ use std::collections::HashMap;
 use super::builder::PmmlBuilder;
 use super::classes::TargetClasses;
 use super::context::ModelContext;
-use super::field::{MISSING, PmmlRow, rounded};
+use super::features::ModelFeatures;
+use super::field::{MISSING, rounded};
+use super::numeric::normalize;
 use super::predicate::{self, Predicate, Truth};
 use super::prediction::{NO_CLASS, PmmlPrediction};
+use super::row::PmmlRow;
 use super::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
@@ -16,6 +19,10 @@ pub(super) struct TreeModel {
     nodes: Box<[PmmlNode]>,
     /// The probabilities of all classes, for each node that has them.
     probabilities: Box<[f64]>,
+    /// The record counts or confidences of all classes, in the same places; empty if not in use.
+    details: Box<[f64]>,
+    /// The slot of the confidence in the first class, if outputs need it.
+    confidences: Option<u32>,
     classes: Option<TargetClasses>,
     missing_strategy: MissingValueStrategy,
     /// Whether a node without a true child makes the prediction (`noTrueChildStrategy`).
@@ -32,6 +39,8 @@ struct PmmlNode {
     class: u32,
     /// The index of its probabilities in units of the number of classes.
     probabilities: u32,
+    /// The number of its records.
+    records: f64,
     /// The code of its id.
     id: f64,
 }
@@ -49,6 +58,10 @@ enum MissingValueStrategy {
     NullPrediction,
     /// The default child of the parent is next.
     DefaultChild,
+    /// The records of all leaves that are possible are counted.
+    AggregateNodes,
+    /// The confidences of all children that are possible are weighted by their records.
+    WeightedConfidence,
 }
 
 impl MissingValueStrategy {
@@ -58,6 +71,8 @@ impl MissingValueStrategy {
             "lastPrediction" => Ok(MissingValueStrategy::LastPrediction),
             "nullPrediction" => Ok(MissingValueStrategy::NullPrediction),
             "defaultChild" => Ok(MissingValueStrategy::DefaultChild),
+            "aggregateNodes" => Ok(MissingValueStrategy::AggregateNodes),
+            "weightedConfidence" => Ok(MissingValueStrategy::WeightedConfidence),
             other => Err(element.unsupported(format!("missingValueStrategy={other:?}"))),
         }
     }
@@ -68,6 +83,8 @@ enum NextNode<'t> {
     Child(&'t PmmlNode),
     /// The walk ends here.
     Here,
+    /// It goes on at all children from this one on that are not false.
+    Several(usize),
     NoPrediction,
 }
 
@@ -83,6 +100,7 @@ impl TreeModel {
             match self.next(node, row) {
                 NextNode::Child(child) => node = child,
                 NextNode::Here => break,
+                NextNode::Several(first) => return self.aggregate(node, first, row),
                 NextNode::NoPrediction => return PmmlPrediction::MISSING,
             }
         }
@@ -93,7 +111,7 @@ impl TreeModel {
     fn next(&self, node: &PmmlNode, row: &PmmlRow) -> NextNode<'_> {
         let first = node.first_child as usize;
         let children = self.nodes.get(first..first + node.children as usize).unwrap_or_default();
-        for child in children {
+        for (index, child) in children.iter().enumerate() {
             match (child.predicate.test(row), self.missing_strategy) {
                 (Truth::True, _) => return NextNode::Child(child),
                 (Truth::False, _) | (Truth::Unknown, MissingValueStrategy::None) => {}
@@ -101,6 +119,10 @@ impl TreeModel {
                 (Truth::Unknown, MissingValueStrategy::NullPrediction) => {
                     return NextNode::NoPrediction;
                 }
+                (
+                    Truth::Unknown,
+                    MissingValueStrategy::AggregateNodes | MissingValueStrategy::WeightedConfidence,
+                ) => return NextNode::Several(index),
                 (Truth::Unknown, MissingValueStrategy::DefaultChild) => {
                     let child = self.nodes.get(node.default_child as usize);
                     return child.map_or(NextNode::NoPrediction, NextNode::Child);
@@ -110,9 +132,71 @@ impl TreeModel {
         if self.returns_last_prediction { NextNode::Here } else { NextNode::NoPrediction }
     }
 
+    /// The prediction of all leaves that are possible from a node on, whose child number `first` is
+    /// the first that is.
+    fn aggregate(&self, node: &PmmlNode, first: usize, row: &mut PmmlRow) -> PmmlPrediction {
+        let Some(classes) = &self.classes else {
+            return PmmlPrediction::MISSING;
+        };
+        let mut totals = vec![0.0; classes.len()];
+        let mut open = Vec::new();
+        self.open_children(node, first, 1.0, row, &mut open);
+        while let Some((node, weight)) = open.pop() {
+            let next = if node.children > 0 { self.next(node, row) } else { NextNode::Here };
+            match next {
+                NextNode::Child(child) => open.push((child, weight)),
+                NextNode::NoPrediction => {}
+                NextNode::Several(first) => self.open_children(node, first, weight, row, &mut open),
+                NextNode::Here => {
+                    let details = self.details_of(node, classes.len());
+                    for (total, detail) in totals.iter_mut().zip(details) {
+                        *total += weight * detail;
+                    }
+                }
+            }
+        }
+        if self.missing_strategy == MissingValueStrategy::AggregateNodes {
+            normalize(&mut totals);
+        }
+        row.range(classes.slot, classes.len()).copy_from_slice(&totals);
+        if let Some(slot) = self.confidences {
+            row.range(slot, classes.len()).copy_from_slice(&totals);
+        }
+        classes.most_probable(row)
+    }
+
+    /// Adds the children of a node from number `first` on that are not false, each with its weight.
+    fn open_children<'t>(
+        &'t self,
+        node: &PmmlNode,
+        first: usize,
+        weight: f64,
+        row: &PmmlRow,
+        open: &mut Vec<(&'t PmmlNode, f64)>,
+    ) {
+        let start = node.first_child as usize;
+        let children = self.nodes.get(start..start + node.children as usize).unwrap_or_default();
+        let possible = children.iter().skip(first);
+        let possible: Vec<&PmmlNode> =
+            possible.filter(|child| child.predicate.test(row) != Truth::False).collect();
+        let total: f64 = possible.iter().map(|child| child.records).sum();
+        // The last is the first to be visited.
+        for child in possible.into_iter().rev() {
+            let is_weighted = self.missing_strategy == MissingValueStrategy::WeightedConfidence;
+            let share = if is_weighted { child.records / total } else { 1.0 };
+            open.push((child, weight * share));
+        }
+    }
+
+    /// The details of a node; empty if it has none.
+    fn details_of(&self, node: &PmmlNode, count: usize) -> &[f64] {
+        let start = (node.probabilities as usize).saturating_mul(count);
+        self.details.get(start..start.saturating_add(count)).unwrap_or_default()
+    }
+
     fn prediction(&self, node: &PmmlNode, row: &mut PmmlRow) -> PmmlPrediction {
         let Some(classes) = &self.classes else {
-            return PmmlPrediction { value: node.score, class: NO_CLASS, entity: node.id };
+            return PmmlPrediction { entity: node.id, ..PmmlPrediction::number(node.score) };
         };
         let count = classes.len();
         let probabilities = row.range(classes.slot, count);
@@ -127,7 +211,15 @@ impl TreeModel {
                 }
             }
         }
+        if let Some(slot) = self.confidences {
+            let details = self.details_of(node, count);
+            row.range(slot, details.len()).copy_from_slice(details);
+        }
         PmmlPrediction { entity: node.id, ..classes.prediction(node.class) }
+    }
+
+    pub(super) fn features(&self) -> ModelFeatures {
+        ModelFeatures { class_confidences: self.confidences, ..ModelFeatures::default() }
     }
 
     pub(super) fn read<'d>(
@@ -151,19 +243,39 @@ impl TreeModel {
                 return Err(element.damaged(message));
             }
         }
+        let aggregates = matches!(
+            missing_strategy,
+            MissingValueStrategy::AggregateNodes | MissingValueStrategy::WeightedConfidence
+        );
+        if aggregates && context.classes.is_none() {
+            return Err(element.unsupported("this missingValueStrategy for numbers"));
+        }
+        let confidences = match &context.classes {
+            Some(classes)
+                if builder.needs_confidence
+                    && missing_strategy != MissingValueStrategy::AggregateNodes =>
+            {
+                Some(builder.allocate_slots(element, classes.len())?)
+            }
+            _ => None,
+        };
         let mut reader = TreeReader {
             builder,
             context,
             missing_strategy,
             nodes: Vec::new(),
             probabilities: Vec::new(),
+            details: Vec::new(),
+            needs_details: aggregates || confidences.is_some(),
             is_single: element.attribute("x-mathContext") == Some("float"),
         };
         reader.read(element.required_child("Node")?)?;
-        let TreeReader { nodes, probabilities, .. } = reader;
+        let TreeReader { nodes, probabilities, details, .. } = reader;
         Ok(TreeModel {
             nodes: nodes.into(),
             probabilities: probabilities.into(),
+            details: details.into(),
+            confidences,
             classes: context.classes.clone(),
             missing_strategy,
             returns_last_prediction,
@@ -177,6 +289,8 @@ struct TreeReader<'a, 'b, 'd, 's> {
     missing_strategy: MissingValueStrategy,
     nodes: Vec<PmmlNode>,
     probabilities: Vec<f64>,
+    details: Vec<f64>,
+    needs_details: bool,
     /// Whether scores are numbers of single precision.
     is_single: bool,
 }
@@ -214,8 +328,7 @@ impl<'d> TreeReader<'_, '_, 'd, '_> {
 
     /// Reads a node without its children.
     fn read_node(&mut self, element: XmlElement<'d>) -> Result<PmmlNode> {
-        let predicate =
-            predicate::read_child(element, self.context.scope, &mut self.builder.strings)?;
+        let predicate = predicate::read_child(element, self.context.scope, self.builder)?;
         let id = match element.attribute("id") {
             Some(id) if self.builder.needs_entity_ids => self.builder.strings.intern(id),
             _ => MISSING,
@@ -228,6 +341,7 @@ impl<'d> TreeReader<'_, '_, 'd, '_> {
             score: MISSING,
             class: NO_CLASS,
             probabilities: NONE,
+            records: element.number_or("recordCount", 0.0)?,
             id,
         };
         match &self.context.classes {
@@ -248,8 +362,8 @@ impl<'d> TreeReader<'_, '_, 'd, '_> {
         element: XmlElement<'d>,
         classes: &TargetClasses,
     ) -> Result<(u32, u32)> {
-        // The record count and the declared probability of each class.
-        let mut parts: HashMap<u32, (f64, Option<f64>)> = HashMap::new();
+        // The record count, the declared probability and the confidence of each class.
+        let mut parts: HashMap<u32, (f64, Option<f64>, Option<f64>)> = HashMap::new();
         let (mut total, mut largest) = (0.0, None::<(u32, f64)>);
         for part in element.children_named("ScoreDistribution") {
             let class = classes.index_of(self.builder, part, part.required("value")?)?;
@@ -261,13 +375,14 @@ impl<'d> TreeReader<'_, '_, 'd, '_> {
             if largest.is_none_or(|(_, largest)| count > largest) {
                 largest = Some((class, count));
             }
-            parts.insert(class, (count, part.number("probability")?));
+            let confidence = part.number("confidence")?;
+            parts.insert(class, (count, part.number("probability")?, confidence));
         }
         let class = match element.attribute("score") {
             Some(name) => classes.index_of(self.builder, element, name)?,
             None => largest.map_or(NO_CLASS, |(class, _)| class),
         };
-        let are_declared = parts.values().all(|(_, probability)| probability.is_some());
+        let are_declared = parts.values().all(|(_, probability, _)| probability.is_some());
         if parts.is_empty() || (total <= 0.0 && !are_declared) {
             return Ok((class, NONE));
         }
@@ -275,10 +390,19 @@ impl<'d> TreeReader<'_, '_, 'd, '_> {
         let index = node_index(element, self.probabilities.len() / classes.len())?;
         for class in (0u32..).take(classes.len()) {
             self.probabilities.push(match parts.get(&class) {
-                Some((_, Some(probability))) if are_declared => *probability,
-                Some((count, _)) => count / total,
+                Some((_, Some(probability), _)) if are_declared => *probability,
+                Some((count, ..)) => count / total,
                 None => 0.0,
             });
+            if self.needs_details {
+                let counts = self.missing_strategy == MissingValueStrategy::AggregateNodes;
+                self.details.push(match parts.get(&class) {
+                    Some((count, ..)) if counts => *count,
+                    Some((_, _, Some(confidence))) => *confidence,
+                    Some((count, ..)) => count / total,
+                    None => 0.0,
+                });
+            }
         }
         Ok((class, index))
     }

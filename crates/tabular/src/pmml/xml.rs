@@ -176,6 +176,11 @@ impl<'d> XmlElement<'d> {
     }
 }
 
+/// A name without its namespace prefix.
+pub(super) fn local_name(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
+}
+
 /// A number of XML Schema; `None` for NaN.
 pub(super) fn parse_number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| !number.is_nan())

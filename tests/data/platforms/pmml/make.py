@@ -565,6 +565,8 @@ def plain(value):
 if __name__ == "__main__":
     expected = {}
     for name, content in FILES.items():
+        if name.endswith("ajorityVote"):
+            continue  # PMML4S breaks ties in another way: make_more.py.
         path = os.path.join(HERE, f"{name}.pmml")
         with open(path, "w") as file:
             file.write(content)
