@@ -257,7 +257,7 @@ fn add_use(levels: &mut BTreeMap<Vec<String>, Siblings>, module: &[String], name
 /// second module reads.
 const RECURSIVE: &[(&str, &str, &str)] = &[
     ("tabular", "pmml::mining", "pmml::model"), // Segments are models.
-    ("tabular", "pmml::apply", "pmml::expression"), // Arguments are expressions.
+    ("tabular", "pmml::anomaly", "pmml::model"), // It is about a model.
     ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
     ("tabular", "sklearn::column_transformer", "sklearn::compile"), // Its parts are transformers.
     ("tabular", "sklearn::calibrated", "sklearn::compile"), // Members of these are estimators.

@@ -1,5 +1,5 @@
-//! Expressions: values computed from a row, for derived fields and outputs. [`super::reader`] reads
-//! them.
+//! Expressions: values computed from a row, for derived fields and outputs. They are read
+//! elsewhere: reading needs what all of a file has in common.
 
 use std::sync::Arc;
 

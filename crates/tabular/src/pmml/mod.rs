@@ -4,10 +4,12 @@
 //! arrays, and so on. Scoring a row fills that array step by step, without allocation. What cannot be
 //! scored is refused when the file is loaded, by its name and line.
 //!
-//! * [`xml`] parses the file; [`field`], [`schema`], [`expression`] and [`predicate`] are common to all
-//!   models, and [`builder`] is what they share while a file is read;
+//! * [`xml`] parses the file; [`field`], [`row`], [`strings`] and [`value`] are about values;
+//! * [`schema`], [`reader`] and [`predicate`] are common to all models, and [`builder`] is what they share
+//!   while a file is read;
 //! * [`model`] assembles a model; [`tree`], [`regression`], [`general`], [`mining`], [`scorecard`],
-//!   [`clustering`] and [`network`] are its kinds; [`target`] and [`output`] are what follows it;
+//!   [`clustering`], [`nearest`], [`bayes`], [`vector`], [`ruleset`], [`anomaly`] and [`network`] are its
+//!   kinds; [`target`] and [`output`] are what follows it;
 //! * [`scorer`] converts between tensors and rows; this file is the [`Platform`].
 
 use std::path::Path;
@@ -196,5 +198,7 @@ fn written_by(root: XmlElement) -> String {
     }
 }
 
+#[cfg(test)]
+mod expression_tests;
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,22 @@ use super::vector::VectorMachines;
 use super::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
+/// The models that are evaluated.
+const KINDS: [&str; 12] = [
+    "TreeModel",
+    "RegressionModel",
+    "MiningModel",
+    "Scorecard",
+    "ClusteringModel",
+    "NeuralNetwork",
+    "GeneralRegressionModel",
+    "NaiveBayesModel",
+    "NearestNeighborModel",
+    "SupportVectorMachineModel",
+    "RuleSetModel",
+    "AnomalyDetectionModel",
+];
+
 /// What a model predicts: its `functionName`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MiningFunction {
@@ -256,6 +272,9 @@ fn read_body<'d>(
     let mut scope = FieldScope::within(context.scope);
     if let Some(local) = element.child("LocalTransformations") {
         schema::read_derived(builder, local, &mut scope, &mut steps)?;
+    }
+    if !KINDS.contains(&element.name()) {
+        return Err(element.unsupported(format!("a model of the kind {}", element.name())));
     }
     let function = MiningFunction::read(builder, element)?;
     let classes = match function {

@@ -56,7 +56,7 @@ fn value(tensor: &Tensor, row: usize) -> Value {
     }
 }
 
-fn same(got: &Value, expected: &Value) -> bool {
+pub(super) fn same(got: &Value, expected: &Value) -> bool {
     match (got.as_f64(), expected.as_f64()) {
         (Some(got), Some(expected)) => {
             (got - expected).abs() <= 1e-9 * expected.abs().max(1e-3)
@@ -105,7 +105,7 @@ fn rows_score_as_the_reference_scores_them() {
 }
 
 /// The outputs for one row of `inputs`, by name.
-fn predict(file: &str, inputs: &[(&str, Value)]) -> BTreeMap<String, Value> {
+pub(super) fn predict(file: &str, inputs: &[(&str, Value)]) -> BTreeMap<String, Value> {
     let CompiledPmml { signature, scorer, .. } =
         compile(file).unwrap_or_else(|error| panic!("{error}"));
     let row: Row = inputs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
@@ -173,7 +173,7 @@ fn the_samples_score_as_pypmml_scored_them() {
 
 /// A file with a tree of one predicate, which predicts 1 where it is true, 0 where it is false, and
 /// nothing where it is unknown.
-fn of_predicate(predicate: &str) -> String {
+pub(super) fn of_predicate(predicate: &str) -> String {
     format!(
         r#"<PMML version="4.4"><DataDictionary>
         <DataField name="x" optype="continuous" dataType="double"/>
@@ -188,7 +188,7 @@ fn of_predicate(predicate: &str) -> String {
 }
 
 /// Checks the truth value of a predicate for one row.
-fn assert_truth(predicate: &str, inputs: &[(&str, Value)], expected: &Value) {
+pub(super) fn assert_truth(predicate: &str, inputs: &[(&str, Value)], expected: &Value) {
     let all = predict(&of_predicate(predicate), inputs);
     assert_eq!(&all["predicted"], expected, "{predicate} {inputs:?}");
 }
@@ -322,8 +322,22 @@ fn assert_unsupported(file: &str, text: &str) {
 
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    let file = r#"<PMML version="4.2"><DataDictionary/><BayesianNetworkModel functionName="regression"><MiningSchema/></BayesianNetworkModel></PMML>"#;
-    assert_unsupported(file, "a model of the kind BayesianNetworkModel");
+    for kind in [
+        "AssociationModel",
+        "BaselineModel",
+        "BayesianNetworkModel",
+        "GaussianProcessModel",
+        "SequenceModel",
+        "TextModel",
+        "TimeSeriesModel",
+    ] {
+        let file = format!(
+            r#"<PMML version="4.2"><DataDictionary/><{kind} functionName="regression"><MiningSchema/></{kind}></PMML>"#
+        );
+        assert_unsupported(&file, &format!("a model of the kind {kind}"));
+        let file = file.replace("\"regression\"", "\"associationRules\"");
+        assert_unsupported(&file, &format!("a model of the kind {kind}"));
+    }
     let tree = text("tree_none.pmml");
     let strategy = text("tree_number.pmml").replace("\"defaultChild\"", "\"weightedConfidence\"");
     assert_unsupported(&strategy, "this missingValueStrategy for numbers");
@@ -381,7 +395,26 @@ fn what_is_nested_too_deeply_is_refused() {
 
 #[test]
 fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
-    let names = ["transformations", "chain", "first", "scorecard", "treatments", "boosted"];
+    let names = [
+        "transformations",
+        "chain",
+        "first",
+        "scorecard",
+        "treatments",
+        "boosted",
+        "bayes",
+        "functions",
+        "general_cox",
+        "ordinal_logit",
+        "vectors_pairs",
+        "vectors_coefficients",
+        "nearest_weightedMajorityVote",
+        "rules_weightedSum",
+        "clusters_affinity",
+        "reasons_pointsAbove",
+        "anomaly_iforest",
+        "anomaly_clusters",
+    ];
     let mut random = Random::seeded(7);
     let file = std::fs::read_to_string(test_data(IRIS)).expect("the file");
     for length in 0..file.trim_end().len() {
