@@ -38,6 +38,12 @@ DATATYPES = [
     *("UINT8", "UINT16", "UINT32", "UINT64", "BOOL", "BYTES"),
 ]
 SEPARATOR = b"\n----\n"
+# One PMML file of each kind, before the smallest ones.
+PMML_KINDS = [
+    *("bayes", "functions", "vectors_pairs", "vectors_coefficients", "rules_weightedSum"),
+    *("nearest_weightedMajorityVote", "clusters_affinity", "reasons_pointsAbove", "general_cox"),
+    *("ordinal_logit", "anomaly_iforest", "anomaly_clusters", "display"),
+]
 
 
 class Seeds:
@@ -392,6 +398,7 @@ def model_seeds(seeds: Seeds) -> None:
     catboost = [p for p in PLATFORMS.glob("catboost/made/*") if p.suffix in {".cbm", ".json"}]
     catboost = [p for p in catboost if p.name not in {"cases.json", "texts.json"}]
     seeds.smallest("catboost", [path.read_bytes() for path in catboost])
+    seeds.smallest("pmml", [(PLATFORMS / f"pmml/{name}.pmml").read_bytes() for name in PMML_KINDS])
     seeds.smallest("pmml", [path.read_bytes() for path in PLATFORMS.glob("pmml/*.pmml")])
     seeds.smallest("spark", spark_stages())
     for folder in PLATFORMS.glob("spark/*/metadata"):
