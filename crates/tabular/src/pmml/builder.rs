@@ -1,6 +1,6 @@
 //! What all parts of a file share while it is read.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::expression::FunctionBody;
@@ -22,6 +22,9 @@ const MAX_PATTERNS: u32 = 512;
 /// The most expressions that calls of a file's own functions evaluate for a row: a fraction of a second.
 const MAX_COST: u32 = 1 << 20;
 
+/// How many derived fields are read again for models within models.
+const MAX_DERIVED: u32 = 1 << 16;
+
 /// A function that the file defines, by its name and the types of its parameters.
 type FunctionKey<'d> = (&'d str, Vec<PmmlType>);
 
@@ -38,6 +41,12 @@ pub(super) struct PmmlBuilder<'d> {
     dictionary: HashMap<&'d str, XmlElement<'d>>,
     /// The functions that the file defines.
     definitions: HashMap<&'d str, XmlElement<'d>>,
+    /// The derived fields of the transformation dictionary.
+    dictionary_fields: Vec<XmlElement<'d>>,
+    /// The indices of those that refer to a field.
+    dependents: HashMap<&'d str, Vec<usize>>,
+    /// How many of them were read again for models within models.
+    derived: u32,
     functions: HashMap<FunctionKey<'d>, Arc<FunctionBody>>,
     /// The functions that are being read.
     open_functions: HashSet<&'d str>,
@@ -90,9 +99,18 @@ impl<'d> PmmlBuilder<'d> {
             }
         }
         let mut definitions = HashMap::new();
-        let transformations = root.child("TransformationDictionary").into_iter();
-        for function in transformations.flat_map(|all| all.children_named("DefineFunction")) {
-            definitions.insert(function.required("name")?, function);
+        let mut dictionary_fields: Vec<XmlElement> = Vec::new();
+        if let Some(transformations) = root.child("TransformationDictionary") {
+            for function in transformations.children_named("DefineFunction") {
+                definitions.insert(function.required("name")?, function);
+            }
+            dictionary_fields.extend(transformations.children_named("DerivedField"));
+        }
+        let mut dependents: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, derived) in dictionary_fields.iter().enumerate() {
+            for field in derived.descendants().filter_map(|inside| inside.attribute("field")) {
+                dependents.entry(field).or_default().push(index);
+            }
         }
         Ok(PmmlBuilder {
             strings: StringTable::default(),
@@ -101,6 +119,9 @@ impl<'d> PmmlBuilder<'d> {
             referenced,
             dictionary,
             definitions,
+            dictionary_fields,
+            dependents,
+            derived: 0,
             functions: HashMap::new(),
             open_functions: HashSet::new(),
             patterns: 0,
@@ -156,6 +177,27 @@ impl<'d> PmmlBuilder<'d> {
             return Err(element.unsupported(message));
         }
         Ok(())
+    }
+
+    /// The derived fields of the transformation dictionary that depend on `fields`, in their order.
+    pub(super) fn derived_from(&mut self, mut fields: Vec<&'d str>) -> Result<Vec<XmlElement<'d>>> {
+        let mut found = BTreeSet::new();
+        while let Some(field) = fields.pop() {
+            for index in self.dependents.get(field).into_iter().flatten() {
+                let Some(derived) = self.dictionary_fields.get(*index).copied() else { continue };
+                let name = derived.required("name")?;
+                if !self.referenced.contains(name) || !found.insert(*index) {
+                    continue;
+                }
+                self.derived = self.derived.saturating_add(1);
+                if self.derived > MAX_DERIVED {
+                    return Err(derived.unsupported("a field that so many models derive anew"));
+                }
+                fields.push(name);
+            }
+        }
+        let all = found.into_iter().filter_map(|index| self.dictionary_fields.get(index).copied());
+        Ok(all.collect())
     }
 
     /// Counts a pattern that is about to be compiled.

@@ -219,3 +219,44 @@ fn contrast_matrices_give_the_numbers_of_categories() {
     }
     assert_eq!(predict(file, &[("g", Value::from("4"))])["y"], Value::Null);
 }
+
+#[test]
+fn a_replaced_value_reaches_the_fields_that_are_derived_from_it() {
+    // As JPMML has it: 2 * 5 + 1.
+    let segment = |field: &str, used: &str| {
+        format!(
+            r#"<Segment><True/><RegressionModel functionName="regression"><MiningSchema>{field}
+            </MiningSchema><RegressionTable intercept="0"><NumericPredictor name="{used}" coefficient="1"/>
+            </RegressionTable></RegressionModel></Segment>"#
+        )
+    };
+    let replaced = segment(r#"<MiningField name="x" missingValueReplacement="5"/>"#, "d");
+    let plain = segment(r#"<MiningField name="z"/>"#, "z");
+    let file = format!(
+        r#"<PMML version="4.4"><DataDictionary><DataField name="x" optype="continuous" dataType="double"/>
+        <DataField name="z" optype="continuous" dataType="double"/></DataDictionary><TransformationDictionary>
+        <DerivedField name="d" dataType="double"><Apply function="*"><FieldRef field="x"/>
+        <Constant>2</Constant></Apply></DerivedField></TransformationDictionary>
+        <MiningModel functionName="regression"><MiningSchema><MiningField name="x"/><MiningField name="z"/>
+        </MiningSchema><Segmentation multipleModelMethod="sum">{replaced}{plain}</Segmentation>
+        </MiningModel></PMML>"#
+    );
+    let z = ("z", Value::from(1.0));
+    assert_eq!(predict(&file, &[z.clone()])["predicted"], 11.0);
+    assert_eq!(predict(&file, &[z, ("x", Value::from(1.0))])["predicted"], 3.0);
+}
+
+#[test]
+fn sums_that_are_probabilities_of_two_classes_stay_between_0_and_1() {
+    let file = r#"<PMML version="4.4"><DataDictionary><DataField name="x" optype="continuous" dataType="double"/>
+        <DataField name="y" optype="categorical" dataType="string"><Value value="a"/><Value value="b"/>
+        </DataField></DataDictionary><RegressionModel functionName="classification"><MiningSchema>
+        <MiningField name="x"/><MiningField name="y" usageType="target"/></MiningSchema>
+        <RegressionTable intercept="0" targetCategory="a"><NumericPredictor name="x" coefficient="1"/>
+        </RegressionTable><RegressionTable intercept="0" targetCategory="b"/></RegressionModel></PMML>"#;
+    for (x, a, class) in [(-0.5, 0.0, "b"), (0.25, 0.25, "b"), (1.7, 1.0, "a")] {
+        let all = predict(file, &[("x", Value::from(x))]);
+        assert_eq!((&all["probability_a"], &all["y"]), (&Value::from(a), &Value::from(class)));
+        assert_eq!(all["probability_b"], 1.0 - a);
+    }
+}

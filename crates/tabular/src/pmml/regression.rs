@@ -107,6 +107,13 @@ impl NormalizationMethod {
         })
     }
 
+    /// The normalized value of a single sum that is a probability: a sum without normalization may be
+    /// none.
+    fn probability(self, sum: f64) -> f64 {
+        let value = self.apply(sum);
+        if self == NormalizationMethod::None { value.clamp(0.0, 1.0) } else { value }
+    }
+
     /// The normalized value of a single sum.
     fn apply(self, sum: f64) -> f64 {
         match self {
@@ -166,7 +173,10 @@ impl RegressionModel {
         let mut rest = 1.0;
         for table in others {
             if let Some(sum) = sums.get_mut(table.class as usize) {
-                *sum = self.normalization.apply(*sum);
+                *sum = match others.len() {
+                    1 => self.normalization.probability(*sum),
+                    _ => self.normalization.apply(*sum),
+                };
                 rest -= *sum;
             }
         }
@@ -181,7 +191,8 @@ impl RegressionModel {
         let last = self.tables.len().saturating_sub(1);
         for (index, table) in self.tables.iter().enumerate() {
             if let Some(sum) = sums.get_mut(table.class as usize) {
-                let cumulative = if index == last { 1.0 } else { self.normalization.apply(*sum) };
+                let cumulative =
+                    if index == last { 1.0 } else { self.normalization.probability(*sum) };
                 *sum = cumulative - below;
                 below = cumulative;
             }

@@ -236,6 +236,7 @@ pub(super) fn read_inherited<'d>(
     let Some(schema) = model.child("MiningSchema") else {
         return Ok(());
     };
+    let mut changed = Vec::new();
     for mining in schema.children_named("MiningField") {
         if !is_active(mining)? {
             continue;
@@ -247,7 +248,13 @@ pub(super) fn read_inherited<'d>(
         }
         let to = builder.allocate_slot(mining)?;
         steps.push(PreprocessingStep::Treat(FieldTreatment { to, ..treatment }));
-        scope.set(mining.required("name")?, PmmlField { slot: to, ..field });
+        let name = mining.required("name")?;
+        scope.set(name, PmmlField { slot: to, ..field });
+        changed.push(name);
+    }
+    // Fields that are derived from these have other values within this model, too.
+    for derived in builder.derived_from(changed)? {
+        derive(builder, derived, scope, steps)?;
     }
     Ok(())
 }
@@ -260,16 +267,25 @@ pub(super) fn read_derived<'d>(
     steps: &mut Vec<PreprocessingStep>,
 ) -> Result<()> {
     for derived in element.children_named("DerivedField") {
-        let name = derived.required("name")?;
-        if !builder.is_referenced(name) {
-            continue;
+        if builder.is_referenced(derived.required("name")?) {
+            derive(builder, derived, scope, steps)?;
         }
-        let data_type = builder.type_of(derived)?;
-        let expression = reader::read_child(derived, data_type, scope, builder)?;
-        let to = builder.allocate_slot(derived)?;
-        steps.push(PreprocessingStep::Derive { to, expression });
-        scope.set(name, PmmlField { slot: to, data_type });
     }
+    Ok(())
+}
+
+/// Reads a derived field.
+fn derive<'d>(
+    builder: &mut PmmlBuilder<'d>,
+    derived: XmlElement<'d>,
+    scope: &mut FieldScope,
+    steps: &mut Vec<PreprocessingStep>,
+) -> Result<()> {
+    let data_type = builder.type_of(derived)?;
+    let expression = reader::read_child(derived, data_type, scope, builder)?;
+    let to = builder.allocate_slot(derived)?;
+    steps.push(PreprocessingStep::Derive { to, expression });
+    scope.set(derived.required("name")?, PmmlField { slot: to, data_type });
     Ok(())
 }
 
