@@ -69,6 +69,7 @@ enum SegmentAggregation {
     Sum,
     Average,
     Median,
+    WeightedMedian,
     Max,
     Vote,
 }
@@ -83,6 +84,9 @@ impl MultipleModelMethod {
             "average" => (Aggregate(SegmentAggregation::Average), false),
             "weightedAverage" => (Aggregate(SegmentAggregation::Average), true),
             "median" => (Aggregate(SegmentAggregation::Median), false),
+            "weightedMedian" | "x-weightedMedian" => {
+                (Aggregate(SegmentAggregation::WeightedMedian), true)
+            }
             "max" => (Aggregate(SegmentAggregation::Max), false),
             "majorityVote" => (Aggregate(SegmentAggregation::Vote), false),
             "weightedMajorityVote" => (Aggregate(SegmentAggregation::Vote), true),
@@ -156,6 +160,7 @@ impl MiningModel {
     fn score_number(&self, row: &mut PmmlRow, aggregation: SegmentAggregation) -> PmmlPrediction {
         let skips_missing = self.missing_treatment == MissingPredictionTreatment::SkipSegment;
         let (mut sum, mut largest) = (0.0, f64::NEG_INFINITY);
+        let mut weighted: SmallVec<[(f64, f64); 16]> = SmallVec::new();
         let mut tally = SegmentTally::default();
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
@@ -169,6 +174,9 @@ impl MiningModel {
                 }
                 return PmmlPrediction::MISSING;
             }
+            if aggregation == SegmentAggregation::WeightedMedian {
+                weighted.push((value, segment.weight));
+            }
             if aggregation == SegmentAggregation::Median {
                 row.set(self.first_value.saturating_add(tally.count - 1), value);
             }
@@ -181,6 +189,7 @@ impl MiningModel {
         PmmlPrediction::number(match aggregation {
             SegmentAggregation::Max => largest,
             SegmentAggregation::Median => median(row.range(self.first_value, tally.count as usize)),
+            SegmentAggregation::WeightedMedian => weighted_median(&mut weighted, tally.weight),
             SegmentAggregation::Average => sum / tally.weight,
             SegmentAggregation::Sum | SegmentAggregation::Vote => sum,
         })
@@ -270,6 +279,19 @@ impl SegmentTally {
     fn is_above(&self, threshold: f64) -> bool {
         self.missing > threshold * (self.weight + self.missing)
     }
+}
+
+/// The first value, in ascending order, up to which the weights are half of all or more.
+fn weighted_median(values: &mut [(f64, f64)], total: f64) -> f64 {
+    values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut below = 0.0;
+    for (value, weight) in values {
+        below += *weight;
+        if below >= 0.5 * total {
+            return *value;
+        }
+    }
+    MISSING
 }
 
 impl Segment {
@@ -379,7 +401,10 @@ fn read_classes(
             own.with_own_slots(builder, element)?
         }
         MultipleModelMethod::Aggregate(
-            SegmentAggregation::Sum | SegmentAggregation::Median | SegmentAggregation::Max,
+            SegmentAggregation::Sum
+            | SegmentAggregation::Median
+            | SegmentAggregation::WeightedMedian
+            | SegmentAggregation::Max,
         ) => return Err(element.unsupported("this multipleModelMethod for classes")),
     };
     Ok(Some(SegmentClasses { own: own.clone(), inner }))

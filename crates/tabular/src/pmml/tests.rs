@@ -450,15 +450,30 @@ struct Golden {
     outputs: Columns,
 }
 
-/// `tests/data/platforms/pmml/make_more.py` made these files, scored 1,000 rows of each with JPMML or
+/// The rows of a file of goldens, by the name of the model.
+fn goldens(name: &str) -> BTreeMap<String, Golden> {
+    let file = test_data("platforms/pmml").join(name);
+    let file = flate2::read::GzDecoder::new(std::fs::File::open(file).expect("the file"));
+    serde_json::from_reader(file).expect("JSON")
+}
+
+/// `tests/data/platforms/pmml/make_more.py` made files, scored 1,000 rows of each with JPMML or
 /// PMML4S, and wrote the results to `goldens.json.gz`.
 #[test]
 fn more_rows_score_as_the_references_score_them() {
-    let file = std::fs::File::open(test_data("platforms/pmml/goldens.json.gz")).expect("the file");
-    let goldens: BTreeMap<String, Golden> =
-        serde_json::from_reader(flate2::read::GzDecoder::new(file)).expect("JSON");
+    assert_golden(&goldens("goldens.json.gz"));
+}
+
+/// `tests/data/platforms/pmml/make_sklearn.py` had sklearn2pmml write files, and scikit-learn predict
+/// 1,000 rows of each model.
+#[test]
+fn models_of_scikit_learn_score_as_scikit_learn_predicts() {
+    assert_golden(&goldens("sklearn.json.gz"));
+}
+
+fn assert_golden(goldens: &BTreeMap<String, Golden>) {
     let mut faults = Vec::new();
-    for (name, golden) in &goldens {
+    for (name, golden) in goldens {
         let CompiledPmml { signature, scorer, warnings, .. } =
             compile(&text(&format!("{name}.pmml")))
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
