@@ -26,6 +26,8 @@ pub(super) struct NaiveBayes {
 struct BayesInput {
     source: BayesSource,
     likelihoods: Likelihoods,
+    /// Whether the threshold takes the place of smaller densities. Else, as in R, only of 0.
+    is_clipped: bool,
 }
 
 enum BayesSource {
@@ -109,7 +111,10 @@ impl NaiveBayes {
                 }
                 Likelihoods::Continuous(distributions) => {
                     for (sum, distribution) in sums.iter_mut().zip(distributions) {
-                        *sum += distribution.density(value).max(self.threshold).ln();
+                        let density = distribution.density(value);
+                        let is_small = density < self.threshold;
+                        let is_replaced = if input.is_clipped { is_small } else { density <= 0.0 };
+                        *sum += if is_replaced { self.threshold } else { density }.ln();
                     }
                 }
             }
@@ -130,10 +135,15 @@ impl NaiveBayes {
         let counts = read_counts(builder, output.required_child("TargetValueCounts")?, &classes)?;
         let threshold = element.required_number("threshold")?;
         let mut inputs = Vec::new();
-        // Before 4.2, R wrote inputs with distributions as extensions.
-        let all = element.required_child("BayesInputs")?.descendants();
-        for input in all.filter(|element| element.name() == "BayesInput") {
+        let all = element.required_child("BayesInputs")?;
+        for input in all.children_named("BayesInput") {
             inputs.push(read_input(builder, input, context, &classes, &counts)?);
+        }
+        // Before 4.2, R wrote inputs with distributions as extensions.
+        let extensions = all.descendants().filter(|inside| inside.name() == "Extension");
+        for input in extensions.flat_map(|extension| extension.children_named("BayesInput")) {
+            let input = read_input(builder, input, context, &classes, &counts)?;
+            inputs.push(BayesInput { is_clipped: false, ..input });
         }
         Ok(NaiveBayes {
             inputs: inputs.into(),
@@ -195,10 +205,12 @@ fn read_input<'d>(
         let distributions: Option<Box<[Distribution]>> = distributions.into_iter().collect();
         let distributions =
             distributions.ok_or_else(|| stats.damaged("needs a TargetValueStat for each class"))?;
-        return Ok(BayesInput { source, likelihoods: Likelihoods::Continuous(distributions) });
+        let likelihoods = Likelihoods::Continuous(distributions);
+        return Ok(BayesInput { source, likelihoods, is_clipped: true });
     }
     let likelihoods = read_pairs(builder, element, data_type, classes, priors)?;
-    Ok(BayesInput { source, likelihoods: Likelihoods::Discrete(likelihoods) })
+    let likelihoods = Likelihoods::Discrete(likelihoods);
+    Ok(BayesInput { source, likelihoods, is_clipped: true })
 }
 
 /// Reads the counts of pairs of a value and a class, as likelihoods of the value in the class.

@@ -242,7 +242,7 @@ fn a_replaced_value_reaches_the_fields_that_are_derived_from_it() {
         </MiningModel></PMML>"#
     );
     let z = ("z", Value::from(1.0));
-    assert_eq!(predict(&file, &[z.clone()])["predicted"], 11.0);
+    assert_eq!(predict(&file, std::slice::from_ref(&z))["predicted"], 11.0);
     assert_eq!(predict(&file, &[z, ("x", Value::from(1.0))])["predicted"], 3.0);
 }
 
