@@ -111,6 +111,22 @@ fn strings_that_functions_make_are_bounded() {
         + &shown("long", "string", r#"<FieldRef field="t39"/>"#);
     let all = predict(&of_outputs(&fields, &outputs), &[("c", Value::from("ab"))]);
     assert_eq!((&all["short"], &all["long"]), (&Value::from("abababab"), &Value::Null));
+
+    let constant = |text: &str| format!(r#"<Constant dataType="string">{text}</Constant>"#);
+    let field = r#"<FieldRef field="c"/>"#;
+    let longer = constant(&"x".repeat(2000));
+    let outputs = [
+        shown("replaced", "string", &apply("replace", &[field, &constant("b"), &longer])),
+        shown("joined", "string", &apply("concat", &[field; 40])),
+    ];
+    let file = of_outputs("", &outputs.concat());
+    let all = predict(&file, &[("c", Value::from("b".repeat(100_000)))]);
+    assert_eq!((&all["replaced"], &all["joined"]), (&Value::Null, &Value::Null));
+    assert_eq!(predict(&file, &[("c", Value::from("b"))])["replaced"], "x".repeat(2000));
+    let many = apply("replace", &[field, &constant("b"), &constant(&"$0".repeat(17))]);
+    let warnings =
+        compile(&of_outputs("", &shown("m", "string", &many))).expect("a model").warnings;
+    assert!(warnings[0].contains("more than 16 groups"), "{warnings:?}");
 }
 
 #[test]

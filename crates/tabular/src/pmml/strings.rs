@@ -12,7 +12,7 @@ use super::xml::{self, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// The most bytes of strings that functions make for one row. A further one is missing.
-const MAX_MADE_BYTES: usize = 1 << 20;
+pub(super) const MAX_MADE_BYTES: usize = 1 << 20;
 
 /// The strings of a model. Their codes are consecutive from 0.
 #[derive(Default)]

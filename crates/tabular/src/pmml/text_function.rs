@@ -1,11 +1,9 @@
 //! The built-in functions of strings, and those that format numbers and dates.
 
-use std::borrow::Cow;
-
 use regex::{Regex, RegexBuilder};
 
 use super::field::{MISSING, PmmlType, ValueKind, indicator};
-use super::strings::RowStrings;
+use super::strings::{MAX_MADE_BYTES, RowStrings};
 use super::temporal;
 use super::value::text_of;
 use super::xml::XmlElement;
@@ -14,6 +12,9 @@ use tensorserve_tensor::error::Result;
 /// The most bytes of a pattern, and of its compiled form.
 const MAX_PATTERN: usize = 2048;
 const MAX_COMPILED: usize = 1 << 17;
+
+/// The most groups in a replacement, each of which may be as long as the text.
+const MAX_REFERENCES: usize = 16;
 
 /// The largest width of a formatted number.
 const MAX_WIDTH: usize = 256;
@@ -68,6 +69,10 @@ impl TextFunction {
             ("replace", [ValueKind::Text, ..], [pattern, replacement]) => {
                 let regex = compile(element, pattern)?;
                 let replacement = replacement_of(replacement, regex.captures_len());
+                if replacement.matches("${").count() > MAX_REFERENCES {
+                    let message = format!("more than {MAX_REFERENCES} groups in a replacement");
+                    return Err(element.unsupported(message));
+                }
                 Ok((TextFunction::Replace(regex, replacement.into()), PmmlType::TEXT))
             }
             ("formatNumber", [ValueKind::Number, ..], [pattern]) => {
@@ -132,10 +137,7 @@ impl TextFunction {
             TextFunction::Matches(regex) => indicator(regex.is_match(&strings.text(first))),
             TextFunction::Replace(regex, replacement) => {
                 let text = strings.text(first);
-                match regex.replace_all(&text, &**replacement) {
-                    Cow::Borrowed(_) => first,
-                    Cow::Owned(text) => strings.make(&text),
-                }
+                replaced(regex, &text, replacement).map_or(MISSING, |text| strings.make(&text))
             }
             TextFunction::FormatNumber(format) => strings.make(&format.apply(first)),
             TextFunction::FormatDatetime(kind, pattern) => {
@@ -155,8 +157,30 @@ fn concat(values: &[f64], types: &[PmmlType], strings: &RowStrings) -> f64 {
         if !value.is_nan() {
             all.push_str(&text_of(*value, *data_type, strings));
         }
+        if all.len() > MAX_MADE_BYTES {
+            return MISSING;
+        }
     }
     strings.make(&all)
+}
+
+/// `text` with all matches replaced; `None` if it, or the result, is too long.
+fn replaced(regex: &Regex, text: &str, replacement: &str) -> Option<String> {
+    if text.len() > MAX_MADE_BYTES {
+        return None;
+    }
+    let (mut out, mut end) = (String::new(), 0);
+    for captures in regex.captures_iter(text) {
+        let found = captures.get(0)?;
+        out.push_str(text.get(end..found.start())?);
+        captures.expand(replacement, &mut out);
+        end = found.end();
+        if out.len() > MAX_MADE_BYTES {
+            return None;
+        }
+    }
+    out.push_str(text.get(end..)?);
+    Some(out)
 }
 
 /// `length` characters from character number `start` on, which counts from 1.
