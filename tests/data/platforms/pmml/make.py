@@ -565,8 +565,6 @@ def plain(value):
 if __name__ == "__main__":
     expected = {}
     for name, content in FILES.items():
-        if name.endswith("ajorityVote"):
-            continue  # PMML4S breaks ties in another way: make_more.py.
         path = os.path.join(HERE, f"{name}.pmml")
         with open(path, "w") as file:
             file.write(content)
@@ -583,7 +581,9 @@ if __name__ == "__main__":
                 print(name, "fails for", row, str(error)[:200])
                 continue
             cases.append([row, answer])
-        expected[name] = cases
+        # PMML4S breaks ties in another way than JPMML: make_more.py.
+        if not name.endswith("ajorityVote"):
+            expected[name] = cases
     with open(os.path.join(HERE, "expected.json"), "w") as file:
         file.write(
             "{\n"
