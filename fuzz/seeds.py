@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 import struct
 import sys
 import tarfile
@@ -24,6 +25,8 @@ PLATFORMS = DATA / "platforms"
 
 # The longest seed: mutations of longer ones seldom reach what matters.
 LONGEST = 12_000
+# The longest of those of which there are many.
+SHORT = 2_500
 # The most bytes of a target's seeds together.
 MOST = 120_000
 
@@ -387,6 +390,16 @@ def model_seeds(seeds: Seeds) -> None:
                 estimators.append(gzip.decompress(file) if file[:2] == b"\x1f\x8b" else file)
     # Of every length some, so that each kind of estimator is among them.
     estimators.sort(key=len)
+    # Of every class that is not among them one.
+    smallest = {}
+    for name in ("rest", "boosters"):
+        packed = (CASES / f"sklearn-{name}-1.9.1.json.gz").read_bytes()
+        for case in json.loads(gzip.decompress(packed)):
+            file = gzip.decompress(base64.b64decode(case["file"]))
+            steps = tuple(re.findall(r"[A-Z]\w+(?=\()", case["name"]))
+            if len(file) < len(smallest.setdefault(steps, file)):
+                smallest[steps] = file
+    seeds.smallest("sklearn", [file for file in smallest.values() if len(file) < SHORT])
     seeds.smallest("sklearn", estimators[::6] + estimators[1::9])
     boosters = [p for p in PLATFORMS.glob("xgboost/**/*") if p.is_file() and is_booster(p)]
     files = [path.read_bytes() for path in boosters]

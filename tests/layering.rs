@@ -261,6 +261,8 @@ const RECURSIVE: &[(&str, &str, &str)] = &[
     ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
     ("tabular", "sklearn::column_transformer", "sklearn::compile"), // Its parts are transformers.
     ("tabular", "sklearn::calibrated", "sklearn::compile"), // Members of these are estimators.
+    ("tabular", "sklearn::gaussian_process", "sklearn::compile"),
+    ("tabular", "sklearn::iterative_imputer", "sklearn::compile"),
     ("tabular", "sklearn::multi", "sklearn::compile"),
     ("tabular", "sklearn::one_against", "sklearn::compile"),
     ("tabular", "sklearn::stacking", "sklearn::compile"),

@@ -3,7 +3,8 @@
 //! * [`mod@format`] finds the file of a model and detects its format;
 //! * [`text`] reads the format of `save_model`, [`json`] the one of `dump_model`, and [`pickle`] finds
 //!   the text in a pickle; each makes [`tree`]s;
-//! * [`forest`], [`objective`] and [`model`] evaluate a model.
+//! * [`forest`], [`objective`] and [`model`] evaluate a model; `estimator` is for those that are steps of
+//!   scikit-learn's pipelines.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use tensorserve_tensor::error::{Code, Error, Result};
 
+#[cfg(feature = "sklearn")]
+pub(crate) mod estimator;
 mod forest;
 mod format;
 mod json;

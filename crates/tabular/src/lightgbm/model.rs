@@ -1,7 +1,7 @@
 //! A model as it is evaluated, whatever the format of its file.
 
 use super::forest::{Forest, MAX_FEATURES};
-use super::objective::Objective;
+use super::objective::{Objective, OutputTransform};
 use super::tree::LightgbmTree;
 use super::{damaged, unsupported};
 use crate::labels::ClassLabels;
@@ -49,14 +49,14 @@ pub(super) struct ModelHeader {
 pub(super) struct LightgbmModel {
     /// The format of its file; empty if not recorded.
     pub(super) written_by: String,
-    features: usize,
+    pub(super) features: usize,
     names: Vec<String>,
-    outputs: usize,
+    pub(super) outputs: usize,
     averages: bool,
     objective: Objective,
     forest: Forest,
     /// The labels of a pickled classifier.
-    labels: Option<ClassLabels>,
+    pub(super) labels: Option<ClassLabels>,
 }
 
 impl LightgbmModel {
@@ -147,6 +147,16 @@ impl LightgbmModel {
     /// Predicts for `rows`, of [`LightgbmModel::features`] values each. Appends the predictions to
     /// `result`, which is empty.
     pub(super) fn predict(&self, rows: &[f64], result: &mut AlignedVec<f64>) {
+        self.evaluate(rows, result, self.objective.transform);
+    }
+
+    /// As [`LightgbmModel::predict`], before the transform of the objective.
+    #[cfg(feature = "sklearn")]
+    pub(super) fn sum(&self, rows: &[f64], result: &mut AlignedVec<f64>) {
+        self.evaluate(rows, result, OutputTransform::Identity);
+    }
+
+    fn evaluate(&self, rows: &[f64], result: &mut AlignedVec<f64>, transform: OutputTransform) {
         let count = rows.len().checked_div(self.features).unwrap_or(0);
         result.resize(count * self.outputs, 0.0);
         let blocks = result.chunks_mut(ROWS_PER_BLOCK * self.outputs);
@@ -156,7 +166,7 @@ impl LightgbmModel {
                 let iterations = (self.forest.len() / self.outputs) as f64;
                 sums.iter_mut().for_each(|sum| *sum /= iterations);
             }
-            self.objective.transform.apply(sums, self.outputs);
+            transform.apply(sums, self.outputs);
         }
     }
 

@@ -4,7 +4,7 @@ use super::accepted::{AcceptedValues, ValueCheck};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Features, Transformer, apply_steps, uses_before};
+use super::model::{FeatureRows, FeatureValues, Transformer, apply_steps, uses_before};
 use super::passthrough::Passthrough;
 use super::sparse::SparseMatrix;
 use crate::pickle::{PickleNode, PickleValue};
@@ -48,9 +48,11 @@ impl ColumnGroup {
         };
         let mut made = apply_steps(&self.steps, rows, ValueCheck::Enabled)?;
         if let (Some(weight), Some(made)) = (self.weight, &mut made) {
-            match made {
-                Features::Dense(values, _) => values.iter_mut().for_each(|value| *value *= weight),
-                Features::Sparse(matrix) => *matrix = matrix.mapped(|_, value| value * weight),
+            match &mut made.values {
+                FeatureValues::Dense(values, _) => {
+                    values.iter_mut().for_each(|value| *value *= weight);
+                }
+                FeatureValues::Sparse(matrix) => *matrix = matrix.mapped(|_, value| value * weight),
             }
         }
         take(made.as_ref().map_or(rows, |made| made.rows(rows)))
@@ -61,6 +63,11 @@ impl ColumnGroup {
         let given = from_sparse && self.columns.is_none();
         self.steps.iter().fold(given, |given, step| step.makes_sparse(given && step.takes_sparse()))
     }
+
+    /// As [`Transformer::is_sparse_there`].
+    fn is_sparse_there(&self, from_sparse: bool) -> bool {
+        self.steps.iter().fold(from_sparse, |given, step| step.is_sparse_there(given))
+    }
 }
 
 /// The outputs of all groups side by side.
@@ -68,6 +75,8 @@ struct ColumnTransformer {
     input: usize,
     groups: Vec<ColumnGroup>,
     output: usize,
+    /// Whether scikit-learn makes a sparse matrix; `None` if it does where one of the groups does.
+    is_sparse_there: Option<bool>,
 }
 
 impl Transformer for ColumnTransformer {
@@ -108,6 +117,11 @@ impl Transformer for ColumnTransformer {
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {
         self.groups.iter().any(|group| group.makes_sparse(from_sparse))
+    }
+
+    fn is_sparse_there(&self, from_sparse: bool) -> bool {
+        let of_groups = || self.groups.iter().any(|group| group.is_sparse_there(from_sparse));
+        self.is_sparse_there.unwrap_or_else(of_groups)
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -153,6 +167,7 @@ impl ColumnTransformer {
         estimator: &Estimator,
         input: usize,
         groups: Vec<ColumnGroup>,
+        is_sparse_there: Option<bool>,
     ) -> Result<Box<dyn Transformer>> {
         let output = groups.iter().map(|group| group.output).sum::<usize>();
         if output == 0 {
@@ -161,7 +176,7 @@ impl ColumnTransformer {
         if u32::try_from(output).is_err() {
             return Err(estimator.damaged("it makes too many columns"));
         }
-        Ok(Box::new(ColumnTransformer { input, groups, output }))
+        Ok(Box::new(ColumnTransformer { input, groups, output, is_sparse_there }))
     }
 }
 
@@ -188,7 +203,8 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         let weight = read_weight(estimator, name)?;
         groups.push(ColumnGroup { columns: Some(columns), steps, output, weight });
     }
-    ColumnTransformer::boxed(estimator, input, groups)
+    let is_sparse_there = estimator.flag("sparse_output_", false)?;
+    ColumnTransformer::boxed(estimator, input, groups, Some(is_sparse_there))
 }
 
 /// Reads a `FeatureUnion`, which is given `columns` columns, if their number is known.
@@ -232,7 +248,7 @@ pub(super) fn union(estimator: &Estimator, columns: Option<usize>) -> Result<Box
     if !is_same || input == 0 {
         return Err(estimator.damaged("its transformers take different numbers of columns"));
     }
-    ColumnTransformer::boxed(estimator, input, groups)
+    ColumnTransformer::boxed(estimator, input, groups, None)
 }
 
 /// The steps of a transformer that is given `columns` columns (`None` passes them through), and the

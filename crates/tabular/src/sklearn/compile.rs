@@ -4,8 +4,9 @@ use super::columns::ColumnUse;
 use super::estimator::Estimator;
 use super::model::{Predictor, SklearnModel, Transformer};
 use super::{
-    bayes, boosting, calibrated, centroid, dummy, ensemble, forest, histogram, isolation, linear,
-    mixture, multi, neighbors, network, one_against, stacking, svm, transform, wrapper,
+    bayes, boosters, boosting, calibrated, centroid, clusters, dummy, ensemble, forest,
+    gaussian_process, histogram, isolation, least_squares, linear, mixture, multi, neighbors,
+    network, one_against, outliers, propagation, stacking, svm, transform, wrapper,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -114,6 +115,9 @@ fn compile_predictor(
         let last = last.ok_or_else(|| estimator.unsupported("a pipeline without a predictor"))?;
         return compile_predictor(&last, steps);
     }
+    if let Some(inner) = delegate(estimator)? {
+        return compile_predictor(&inner, steps);
+    }
     if SEARCHES.contains(&estimator.class()) {
         let best = estimator.child(estimator.attribute(&["best_estimator_"])?)?;
         return compile_predictor(&best, steps);
@@ -149,6 +153,17 @@ fn compile_predictor(
         return Ok(Predictor::Features(columns));
     }
     predictor(estimator)
+}
+
+/// The estimator that another one predicts with, after it has chosen or labelled the rows of the training.
+fn delegate<'a>(estimator: &Estimator<'a>) -> Result<Option<Estimator<'a>>> {
+    let names: &[&str] = match estimator.class() {
+        "RANSACRegressor" => &["estimator_"],
+        // Until 1.5 its name was `base_estimator_`.
+        "SelfTrainingClassifier" => &["estimator_", "base_estimator_"],
+        _ => return Ok(None),
+    };
+    estimator.child(estimator.attribute(names)?).map(Some)
 }
 
 /// The steps of a pipeline, without those that do nothing.
@@ -191,6 +206,9 @@ fn predictor(estimator: &Estimator) -> Result<Predictor> {
     if LINEAR_REGRESSORS.contains(&class) {
         return linear::regressor(estimator);
     }
+    if let Some(predictor) = boosters::read(estimator) {
+        return predictor;
+    }
     match class {
         "GaussianNB" => bayes::gaussian(estimator),
         "MultinomialNB" | "BernoulliNB" | "ComplementNB" => bayes::counting(estimator),
@@ -214,7 +232,21 @@ fn predictor(estimator: &Estimator) -> Result<Predictor> {
         "MLPRegressor" => network::regressor(estimator),
         "KNeighborsClassifier" => neighbors::classifier(estimator),
         "KNeighborsRegressor" => neighbors::regressor(estimator),
-        "KMeans" | "MiniBatchKMeans" => neighbors::clusters(estimator),
+        "RadiusNeighborsClassifier" => neighbors::radius_classifier(estimator),
+        "RadiusNeighborsRegressor" => neighbors::regressor(estimator),
+        "KMeans" | "MiniBatchKMeans" | "MeanShift" | "AffinityPropagation" => {
+            clusters::read(estimator)
+        }
+        "Birch" => clusters::birch(estimator),
+        "BisectingKMeans" => clusters::bisecting(estimator),
+        "LocalOutlierFactor" => outliers::local(estimator),
+        "EllipticEnvelope" => outliers::envelope(estimator),
+        "SGDOneClassSVM" => outliers::half_space(estimator),
+        "GaussianProcessRegressor" => gaussian_process::regressor(estimator),
+        "GaussianProcessClassifier" => gaussian_process::classifier(estimator),
+        "_BinaryGaussianProcessClassifierLaplace" => gaussian_process::binary(estimator),
+        "PLSRegression" | "PLSCanonical" | "CCA" => least_squares::regressor(estimator),
+        "LabelPropagation" | "LabelSpreading" => propagation::read(estimator),
         "BaggingClassifier" => ensemble::bagging_classifier(estimator),
         "AdaBoostClassifier" => ensemble::ada_boost_classifier(estimator),
         "VotingClassifier" => ensemble::voting_classifier(estimator),

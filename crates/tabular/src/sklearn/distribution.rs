@@ -280,6 +280,8 @@ struct Bins {
     /// For each column, where one bin ends and the next begins.
     edges: Vec<Vec<f64>>,
     is_one_hot: bool,
+    /// Whether scikit-learn makes sparse rows.
+    is_sparse_there: bool,
     output: usize,
 }
 
@@ -290,6 +292,10 @@ impl Transformer for Bins {
 
     fn output(&self) -> usize {
         self.output
+    }
+
+    fn is_sparse_there(&self, _: bool) -> bool {
+        self.is_sparse_there
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -323,10 +329,11 @@ pub(super) fn bins(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         let inner = all.get(1..all.len().saturating_sub(1)).ok_or_else(wrong)?;
         edges.push(inner.to_vec());
     }
-    let is_one_hot = estimator.text("encode")? != "ordinal";
+    let encode = estimator.text("encode")?;
+    let (is_one_hot, is_sparse_there) = (encode != "ordinal", encode == "onehot");
     let output = match is_one_hot {
         true => edges.iter().map(|edges| edges.len() + 1).sum(),
         false => edges.len(),
     };
-    Ok(Box::new(Bins { edges, is_one_hot, output }))
+    Ok(Box::new(Bins { edges, is_one_hot, is_sparse_there, output }))
 }

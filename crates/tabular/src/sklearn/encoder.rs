@@ -37,6 +37,8 @@ struct OneHotEncoder {
     output: usize,
     /// Whether its rows are sparse: if it makes far more columns than it takes.
     is_sparse: bool,
+    /// Whether those of scikit-learn are.
+    is_sparse_there: bool,
 }
 
 /// How many columns an encoder makes of one before its rows are sparse.
@@ -61,6 +63,10 @@ impl Transformer for OneHotEncoder {
 
     fn makes_sparse(&self, _: bool) -> bool {
         self.is_sparse
+    }
+
+    fn is_sparse_there(&self, _: bool) -> bool {
+        self.is_sparse_there
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -127,7 +133,10 @@ pub(super) fn one_hot(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         return Err(estimator.damaged("it makes no columns"));
     }
     let is_sparse = output > columns.len().saturating_mul(SPARSE_FACTOR);
-    Ok(Box::new(OneHotEncoder { columns, output, is_sparse }))
+    // Its name until 1.1 is `sparse`; 1.2 and 1.3 have both.
+    let setting = estimator.find(&["sparse_output", "sparse"]).and_then(PickleValue::bool);
+    let is_sparse_there = setting.unwrap_or(true);
+    Ok(Box::new(OneHotEncoder { columns, output, is_sparse, is_sparse_there }))
 }
 
 /// The category of each column that gets no column.

@@ -279,6 +279,9 @@ impl<'a> Estimator<'a> {
         if let Some(value) = self.find(&["feature_names_in_"]) {
             return self.texts(value);
         }
+        if self.class() == "DictVectorizer" {
+            return self.key_names().map(Some);
+        }
         if let Some(best) = self.find(&["best_estimator_"]) {
             return self.child(best)?.feature_names();
         }

@@ -24,12 +24,12 @@ struct Imputer {
 }
 
 /// Whether `value` is missing, if `missing` stands for a missing one.
-fn is_missing(value: f64, missing: f64) -> bool {
+pub(super) fn is_missing(value: f64, missing: f64) -> bool {
     value == missing || (value.is_nan() && missing.is_nan())
 }
 
 /// What a step accepts in which `missing` stands for a missing value.
-fn accepts(missing: f64) -> AcceptedValues {
+pub(super) fn accepted_with_missing(missing: f64) -> AcceptedValues {
     if missing.is_nan() { AcceptedValues::FiniteOrNan } else { AcceptedValues::Finite }
 }
 
@@ -43,7 +43,7 @@ impl Transformer for Imputer {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        accepts(self.missing)
+        accepted_with_missing(self.missing)
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -134,7 +134,7 @@ fn read_statistics(estimator: &Estimator) -> Result<(Vec<f64>, Vec<usize>)> {
 }
 
 /// The value that stands for a missing one, and whether it is a text.
-fn read_missing(estimator: &Estimator) -> Result<(f64, bool)> {
+pub(super) fn read_missing(estimator: &Estimator) -> Result<(f64, bool)> {
     let Some(value) = estimator.find(&["missing_values"]) else {
         return Ok((f64::NAN, false));
     };
@@ -158,7 +158,7 @@ fn is_pandas_missing(value: PickleValue) -> bool {
 }
 
 /// The columns of an indicator of missing values.
-fn read_indicated(indicator: &Estimator, features: usize) -> Result<Vec<usize>> {
+pub(super) fn read_indicated(indicator: &Estimator, features: usize) -> Result<Vec<usize>> {
     let mut indicated = Vec::new();
     for column in indicator.vector(&["features_"])? {
         let column = column as usize;
@@ -190,7 +190,7 @@ impl Transformer for MissingIndicator {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        accepts(self.missing)
+        accepted_with_missing(self.missing)
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {

@@ -1,6 +1,7 @@
 //! Kernels of support vector machines and of `KernelRidge`.
 
 use super::estimator::Estimator;
+use super::known_rows::PairFunction;
 use super::numeric::dot;
 use tensorserve_tensor::error::Result;
 
@@ -51,6 +52,54 @@ impl Kernel {
             }
             Kernel::Sigmoid { gamma, coef0 } => (gamma * dot(a, b) + coef0).tanh(),
         }
+    }
+}
+
+impl PairFunction for Kernel {
+    fn of_dense(&self, a: &[f64], b: &[f64]) -> f64 {
+        self.evaluate(a, b)
+    }
+
+    fn of_sparse(&self, a: &[(u32, f64)], b: &[(u32, f64)]) -> f64 {
+        let product = || sum_over_pairs(a, b, |a, b| a * b);
+        match *self {
+            Kernel::Linear => product(),
+            Kernel::Polynomial { gamma, coef0, degree } => (gamma * product() + coef0).powf(degree),
+            Kernel::Radial { gamma } => {
+                (-gamma * sum_over_pairs(a, b, |a, b| (a - b) * (a - b))).exp()
+            }
+            Kernel::Laplacian { gamma } => {
+                (-gamma * sum_over_pairs(a, b, |a, b| (a - b).abs())).exp()
+            }
+            Kernel::Cosine => {
+                let norm = |x: &[(u32, f64)]| {
+                    let norm = x.iter().map(|(_, value)| value * value).sum::<f64>().sqrt();
+                    if norm == 0.0 { 1.0 } else { norm }
+                };
+                product() / (norm(a) * norm(b))
+            }
+            Kernel::Sigmoid { gamma, coef0 } => (gamma * product() + coef0).tanh(),
+        }
+    }
+}
+
+/// The sum of `term` over all columns in which one of two sparse rows is not 0.
+pub(super) fn sum_over_pairs(
+    a: &[(u32, f64)],
+    b: &[(u32, f64)],
+    mut term: impl FnMut(f64, f64) -> f64,
+) -> f64 {
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    let mut sum = 0.0;
+    loop {
+        let columns = (a.peek().map(|(column, _)| *column), b.peek().map(|(column, _)| *column));
+        let (left, right) = match columns {
+            (None, None) => return sum,
+            (Some(left), Some(right)) if left == right => (a.next(), b.next()),
+            (Some(left), right) if right.is_none_or(|right| left < right) => (a.next(), None),
+            _ => (None, b.next()),
+        };
+        sum += term(left.map_or(0.0, |left| left.1), right.map_or(0.0, |right| right.1));
     }
 }
 

@@ -11,6 +11,8 @@
 //! * `scaler`, `polynomial`, `projection`, `imputer`, `select`, `encoder` and `column_transformer` are
 //!   the transformers, which `transform` dispatches to; `linear`, `bayes`, `tree`, … are the
 //!   predictors;
+//! * `known_rows` compares rows with those of the training that a model keeps, for support vectors,
+//!   neighbours (`distance`) and kernels; `boosters` are the estimators of XGBoost and LightGBM;
 //! * `text` has the vectorizers of text; `columns` turns texts into numbers, which is all that transformers take; `sparse` has the rows of
 //!   text vectorizers;
 //! * `served` takes the inputs of a request, `executable` makes tensors of predictions, and this file is
@@ -28,13 +30,18 @@ use tensorserve_tensor::error::Result;
 
 mod accepted;
 mod bayes;
+mod boosters;
 mod boosting;
 mod calibrated;
 mod categories;
 mod centroid;
+mod clusters;
 mod column_transformer;
 mod columns;
 mod compile;
+mod covariance;
+mod dictionary;
+mod distance;
 mod distribution;
 mod dummy;
 mod encoder;
@@ -43,28 +50,38 @@ mod estimator;
 mod executable;
 mod forest;
 mod function;
+mod gaussian_process;
 mod histogram;
 mod imputer;
 mod isolation;
+mod iterative_imputer;
 mod kernel;
+mod kernel_map;
+mod known_rows;
+mod least_squares;
 mod linear;
 mod mixture;
 mod model;
 mod multi;
+mod neighbor_imputer;
 mod neighbors;
 mod network;
 mod normal;
 mod numeric;
 mod one_against;
+mod outliers;
 mod passthrough;
 mod polynomial;
 mod projection;
+mod propagation;
 mod response;
 mod rows;
 mod scaler;
+mod scipy;
 mod select;
 mod served;
 mod sparse;
+mod spline;
 mod stacking;
 mod svm;
 mod target_encoder;

@@ -34,6 +34,10 @@ pub(super) trait Transformer: Send + Sync {
     fn makes_sparse(&self, _from_sparse: bool) -> bool {
         false
     }
+    /// Whether scikit-learn makes a sparse matrix, given whether it takes one.
+    fn is_sparse_there(&self, from_sparse: bool) -> bool {
+        from_sparse
+    }
     /// Writes the new features of each row to `to`.
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()>;
     /// The new features as sparse rows: called if [`Transformer::makes_sparse`].
@@ -474,7 +478,14 @@ pub(super) fn uses_before(
 }
 
 /// The features that transformers make.
-pub(super) enum Features {
+pub(super) struct Features {
+    pub(super) values: FeatureValues,
+    /// As in [`FeatureRows`].
+    zeros_are_absent: bool,
+}
+
+/// Features in memory.
+pub(super) enum FeatureValues {
     /// Dense rows of so many columns.
     Dense(Vec<f64>, usize),
     Sparse(SparseMatrix),
@@ -483,9 +494,11 @@ pub(super) enum Features {
 impl Features {
     /// These features instead of those of `rows`.
     pub(super) fn rows<'a>(&'a self, rows: FeatureRows<'a>) -> FeatureRows<'a> {
-        match self {
-            Features::Dense(values, columns) => rows.with_dense(values, *columns),
-            Features::Sparse(matrix) => rows.with_sparse(matrix),
+        let zeros_are_absent = self.zeros_are_absent;
+        let rows = FeatureRows { zeros_are_absent, ..rows };
+        match &self.values {
+            FeatureValues::Dense(values, columns) => rows.with_dense(values, *columns),
+            FeatureValues::Sparse(matrix) => rows.with_sparse(matrix),
         }
     }
 }
@@ -501,25 +514,29 @@ pub(super) fn apply_steps(
     let mut spare = Vec::new();
     for step in steps {
         let mut from = features.as_ref().map_or(rows, |features| features.rows(rows));
-        let values;
+        let dense;
         if let Some(matrix) = from.sparse
             && !step.takes_sparse()
         {
-            values = matrix.to_dense(0..matrix.len());
-            from = from.with_dense(&values, matrix.columns());
+            dense = matrix.to_dense(0..matrix.len());
+            from = from.with_dense(&dense, matrix.columns());
         }
         check.apply(from, step.accepts())?;
-        let made = match step.makes_sparse(from.sparse.is_some()) {
-            true => Features::Sparse(step.apply_sparse(from)?),
+        let zeros_are_absent = step.is_sparse_there(from.zeros_are_absent);
+        let values = match step.makes_sparse(from.sparse.is_some()) {
+            true => FeatureValues::Sparse(step.apply_sparse(from)?),
             false => {
                 let mut to = std::mem::take(&mut spare);
                 to.clear();
                 to.resize(from.len() * step.output(), 0.0);
                 step.apply(from, &mut to)?;
-                Features::Dense(to, step.output())
+                FeatureValues::Dense(to, step.output())
             }
         };
-        if let Some(Features::Dense(values, _)) = features.replace(made) {
+        let made = Features { values, zeros_are_absent };
+        if let Some(Features { values: FeatureValues::Dense(values, _), .. }) =
+            features.replace(made)
+        {
             spare = values;
         }
     }

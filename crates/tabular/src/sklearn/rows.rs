@@ -13,6 +13,9 @@ pub(super) struct FeatureRows<'a> {
     pub(super) first_row: usize,
     /// The rows if they are sparse. Only estimators that take sparse rows are given them.
     pub(super) sparse: Option<&'a SparseMatrix>,
+    /// Whether scikit-learn has these rows as a sparse matrix. It does not store zeros, and XGBoost takes
+    /// what is not stored for missing.
+    pub(super) zeros_are_absent: bool,
     /// The texts of the request that are processed as text. A column of such texts has their indices
     /// as its values.
     pub(super) documents: &'a [&'a [u8]],
@@ -21,7 +24,14 @@ pub(super) struct FeatureRows<'a> {
 impl<'a> FeatureRows<'a> {
     /// Dense rows without texts.
     pub(super) fn dense(values: &'a [f64], columns: usize) -> Self {
-        FeatureRows { values, columns, first_row: 0, sparse: None, documents: &[] }
+        FeatureRows {
+            values,
+            columns,
+            first_row: 0,
+            sparse: None,
+            zeros_are_absent: false,
+            documents: &[],
+        }
     }
 
     /// These dense values instead.
@@ -45,6 +55,12 @@ impl<'a> FeatureRows<'a> {
     /// The rows, which must be dense.
     pub(super) fn iter(self) -> std::slice::ChunksExact<'a, f64> {
         self.values.chunks_exact(self.columns.max(1))
+    }
+
+    /// Row number `row`, which must be dense.
+    pub(super) fn row(self, row: usize) -> &'a [f64] {
+        let start = row.saturating_mul(self.columns);
+        self.values.get(start..start.saturating_add(self.columns)).unwrap_or_default()
     }
 
     /// A sparse copy.

@@ -55,6 +55,10 @@ impl Transformer for StackedMembers {
         !self.passes_features
     }
 
+    fn is_sparse_there(&self, from_sparse: bool) -> bool {
+        from_sparse && self.passes_features
+    }
+
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         let width = self.output().max(1);
         let mut start = 0;

@@ -2,6 +2,7 @@
 
 use super::estimator::{ClassLabels, Estimator};
 use super::kernel::Kernel;
+use super::known_rows::KnownRows;
 use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
 use super::numeric::{argmax, dot, logistic};
 use tensorserve_tensor::error::Result;
@@ -17,9 +18,7 @@ const TOLERANCE: f64 = 0.005;
 /// The support vectors of a machine with their coefficients.
 struct SupportVectors {
     kernel: Kernel,
-    features: usize,
-    /// One vector after the other.
-    vectors: Vec<f64>,
+    vectors: KnownRows,
     count: usize,
     /// Sets of dual coefficients of all vectors, one set after the other.
     coefficients: Vec<f64>,
@@ -28,50 +27,51 @@ struct SupportVectors {
 
 impl SupportVectors {
     fn read(estimator: &Estimator) -> Result<Self> {
-        if estimator.flag("_sparse", false)? {
-            return Err(estimator.unsupported("a machine that was fitted on a sparse matrix"));
-        }
         let gamma = estimator.optional_number(&["_gamma"])?.unwrap_or(0.0);
         let kernel = Kernel::read(estimator, gamma)?;
-        let vectors = estimator.matrix(&["support_vectors_"])?;
-        let coefficients = estimator.matrix(&["_dual_coef_", "dual_coef_"])?;
-        if coefficients.columns != vectors.rows {
-            let (have, need) = (coefficients.columns, vectors.rows);
+        let vectors = KnownRows::read(estimator, &["support_vectors_"])?;
+        let count = vectors.len();
+        let (width, coefficients) = read_coefficients(estimator)?;
+        if width != count {
             return Err(estimator.damaged(format_args!(
-                "dual_coef_ has {have} columns for {need} support vectors"
+                "dual_coef_ has {width} columns for {count} support vectors"
             )));
         }
         let intercepts = estimator.vector(&["_intercept_", "intercept_"])?;
-        Ok(SupportVectors {
-            kernel,
-            features: vectors.columns,
-            count: vectors.rows,
-            vectors: vectors.values,
-            coefficients: coefficients.values,
-            intercepts,
-        })
+        Ok(SupportVectors { kernel, vectors, count, coefficients, intercepts })
     }
+}
 
-    /// Writes the kernel of `row` and each support vector to `out`.
-    fn kernels(&self, row: &[f64], out: &mut [f64]) {
-        for (out, vector) in out.iter_mut().zip(self.vectors.chunks_exact(self.features)) {
-            *out = self.kernel.evaluate(row, vector);
-        }
+/// The sets of dual coefficients: the length of a set, and one set after the other.
+fn read_coefficients(estimator: &Estimator) -> Result<(usize, Vec<f64>)> {
+    let names = ["_dual_coef_", "dual_coef_"];
+    if !estimator.has_sparse(&names) {
+        let coefficients = estimator.matrix(&names)?;
+        return Ok((coefficients.columns, coefficients.values));
     }
+    let coefficients = estimator.sparse_matrix(&names)?;
+    let (sets, width) = (coefficients.len(), coefficients.columns());
+    estimator.charge(sets.saturating_mul(width))?;
+    Ok((width, coefficients.to_dense(0..sets)))
 }
 
 struct SvmRegressor(SupportVectors);
 
 impl Regressor for SvmRegressor {
     fn features(&self) -> usize {
-        self.0.features
+        self.0.vectors.features()
+    }
+
+    fn takes_sparse(&self) -> bool {
+        self.0.vectors.are_sparse()
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         let mut kernels = vec![0.0; self.0.count];
         let intercept = self.0.intercepts.first().copied().unwrap_or(0.0);
-        for (row, out) in rows.iter().zip(out) {
-            self.0.kernels(row, &mut kernels);
+        let rows = self.0.vectors.compare(rows);
+        for (row, out) in out.iter_mut().enumerate() {
+            rows.evaluate(row, &self.0.kernel, &mut kernels);
             *out = dot(&kernels, &self.0.coefficients) + intercept;
         }
         Ok(())
@@ -163,7 +163,11 @@ impl SvmClassifier {
 
 impl Classifier for SvmClassifier {
     fn features(&self) -> usize {
-        self.machine.features
+        self.machine.vectors.features()
+    }
+
+    fn takes_sparse(&self) -> bool {
+        self.machine.vectors.are_sparse()
     }
 
     fn decisions(&self) -> Decisions {
@@ -178,8 +182,9 @@ impl Classifier for SvmClassifier {
         let mut kernels = vec![0.0; self.machine.count];
         let mut decisions = vec![0.0; self.machine.intercepts.len()];
         let Decisions::Columns(columns) = self.decisions() else { return Ok(()) };
-        for (row, out) in rows.iter().zip(out.chunks_exact_mut(columns)) {
-            self.machine.kernels(row, &mut kernels);
+        let rows = self.machine.vectors.compare(rows);
+        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+            rows.evaluate(row, &self.machine.kernel, &mut kernels);
             self.decide_pairs(&kernels, &mut decisions);
             match (&*decisions, &mut *out) {
                 ([decision], [out]) => *out = -decision,
@@ -197,9 +202,10 @@ impl Classifier for SvmClassifier {
         let mut kernels = vec![0.0; self.machine.count];
         let mut decisions = vec![0.0; self.machine.intercepts.len()];
         let mut coupling = PairwiseCoupling::new(self.classes);
+        let rows = self.machine.vectors.compare(rows);
         let scores = scores.chunks_exact_mut(self.classes);
-        for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
-            self.machine.kernels(row, &mut kernels);
+        for (row, (class, scores)) in classes.iter_mut().zip(scores).enumerate() {
+            rows.evaluate(row, &self.machine.kernel, &mut kernels);
             self.decide_pairs(&kernels, &mut decisions);
             self.vote(&decisions, scores);
             if self.breaks_ties {
@@ -369,14 +375,19 @@ struct OutlierMachine(SupportVectors);
 
 impl Classifier for OutlierMachine {
     fn features(&self) -> usize {
-        self.0.features
+        self.0.vectors.features()
+    }
+
+    fn takes_sparse(&self) -> bool {
+        self.0.vectors.are_sparse()
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {
         let mut kernels = vec![0.0; self.0.count];
         let intercept = self.0.intercepts.first().copied().unwrap_or(0.0);
-        for (row, class) in rows.iter().zip(classes) {
-            self.0.kernels(row, &mut kernels);
+        let rows = self.0.vectors.compare(rows);
+        for (row, class) in classes.iter_mut().enumerate() {
+            rows.evaluate(row, &self.0.kernel, &mut kernels);
             *class = usize::from(dot(&kernels, &self.0.coefficients) + intercept > 0.0);
         }
         Ok(())

@@ -4,32 +4,44 @@ use super::estimator::Estimator;
 use super::model::Transformer;
 use super::passthrough::Passthrough;
 use super::{
-    column_transformer, distribution, encoder, function, imputer, polynomial, projection, scaler,
-    select, target_encoder, text,
+    column_transformer, dictionary, distribution, encoder, function, imputer, iterative_imputer,
+    kernel_map, neighbor_imputer, polynomial, projection, scaler, select, spline, target_encoder,
+    text,
 };
 use tensorserve_tensor::error::Result;
 
 /// The classes of transformers, sorted.
-const TRANSFORMERS: [&str; 36] = [
+const TRANSFORMERS: [&str; 49] = [
     "Binarizer",
     "ColumnTransformer",
     "CountVectorizer",
+    "DictVectorizer",
+    "FactorAnalysis",
+    "FastICA",
     "FeatureUnion",
     "FunctionTransformer",
+    "GaussianRandomProjection",
     "HashingVectorizer",
     "Imputer",
     "IncrementalPCA",
+    "IterativeImputer",
     "KBinsDiscretizer",
+    "KNNImputer",
+    "KernelPCA",
     "MaxAbsScaler",
     "MinMaxScaler",
     "MissingIndicator",
+    "NeighborhoodComponentsAnalysis",
     "Normalizer",
+    "Nystroem",
     "OneHotEncoder",
     "OrdinalEncoder",
     "PCA",
+    "PLSSVD",
     "PolynomialFeatures",
     "PowerTransformer",
     "QuantileTransformer",
+    "RBFSampler",
     "RFE",
     "RFECV",
     "RobustScaler",
@@ -41,6 +53,8 @@ const TRANSFORMERS: [&str; 36] = [
     "SelectPercentile",
     "SequentialFeatureSelector",
     "SimpleImputer",
+    "SparseRandomProjection",
+    "SplineTransformer",
     "StandardScaler",
     "TargetEncoder",
     "TfidfTransformer",
@@ -66,6 +80,20 @@ pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<
         "PolynomialFeatures" => polynomial::read(estimator),
         "PCA" | "IncrementalPCA" | "TruncatedSVD" => projection::read(estimator),
         "SimpleImputer" | "Imputer" => imputer::read(estimator),
+        "KNNImputer" => neighbor_imputer::read(estimator),
+        "IterativeImputer" => iterative_imputer::read(estimator),
+        "SplineTransformer" => spline::read(estimator),
+        "DictVectorizer" => dictionary::read(estimator),
+        "FastICA"
+        | "GaussianRandomProjection"
+        | "NeighborhoodComponentsAnalysis"
+        | "SparseRandomProjection" => projection::plain(estimator),
+        "FactorAnalysis" => projection::factors(estimator),
+        "LinearDiscriminantAnalysis" => projection::discriminants(estimator),
+        "PLSRegression" | "PLSCanonical" | "PLSSVD" | "CCA" => projection::least_squares(estimator),
+        "KernelPCA" => kernel_map::components(estimator),
+        "Nystroem" => kernel_map::nystroem(estimator),
+        "RBFSampler" => kernel_map::cosines(estimator),
         "MissingIndicator" => imputer::missing_indicator(estimator),
         "OneHotEncoder" => encoder::one_hot(estimator),
         "OrdinalEncoder" => encoder::ordinal(estimator),

@@ -4,7 +4,7 @@
 //! * [`json`] and [`ubjson`] read documents into [`document`] values, and [`learner`] reads the
 //!   model in them; [`binary`] reads the binary format, and [`pickle`] finds any of them in a pickle;
 //! * [`forest`], [`objective`] and [`model`] evaluate a model; `embedded` is for those inside the models of
-//!   other platforms.
+//!   other platforms, and `estimator` for those that are steps of scikit-learn's pipelines.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -18,6 +18,8 @@ mod document;
 #[cfg(feature = "h2o")]
 pub(crate) mod embedded;
 mod encoding;
+#[cfg(feature = "sklearn")]
+pub(crate) mod estimator;
 mod forest;
 mod format;
 mod json;

@@ -161,7 +161,7 @@ impl XgboostModel {
     }
 
     /// How many numbers the prediction of a row has.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.transform.width(self.base.len())
     }
 

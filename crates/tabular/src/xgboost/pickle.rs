@@ -11,8 +11,11 @@ use tensorserve_tensor::error::Result;
 /// Reads a pickled `Booster`, or a scikit-learn wrapper around one.
 pub(super) fn read(bytes: Vec<u8>) -> Result<XgboostModel> {
     let limit = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
-    let pickle = pickle::read(bytes, limit)?;
-    let root = pickle.root();
+    read_value(pickle::read(bytes, limit)?.root())
+}
+
+/// As [`read`], for a value of a pickle.
+pub(super) fn read_value(root: PickleValue) -> Result<XgboostModel> {
     if root.class_name() == Some("Booster") {
         return read_booster(root, RoundSelection::All);
     }

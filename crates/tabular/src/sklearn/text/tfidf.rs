@@ -91,6 +91,10 @@ impl Transformer for TfIdfTransformer {
         true
     }
 
+    fn is_sparse_there(&self, _: bool) -> bool {
+        true
+    }
+
     fn makes_sparse(&self, _: bool) -> bool {
         true
     }

@@ -82,6 +82,10 @@ impl Transformer for Vectorizer {
         vec![ColumnUse::Document]
     }
 
+    fn is_sparse_there(&self, _: bool) -> bool {
+        true
+    }
+
     fn makes_sparse(&self, _: bool) -> bool {
         true
     }
