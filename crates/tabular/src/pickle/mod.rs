@@ -20,8 +20,10 @@ use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use lz4_flex::frame::FrameDecoder;
+use lzma_rust2::{LzmaReader, XzReader};
 use zstd::stream::read::Decoder as ZstdDecoder;
 
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -128,10 +130,7 @@ fn too_large(max_bytes: usize) -> Error {
 }
 
 /// Magic numbers of formats that are not supported, and what they are.
-const UNSUPPORTED_FORMATS: [(&[u8], &str); 5] = [
-    (b"BZh", "compressed with bz2"),
-    (b"\xfd7zXZ\0", "compressed with xz"),
-    (b"\x5d\0\0", "compressed with lzma"),
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 2] = [
     (b"ZF0x", "compressed by a joblib older than 0.10"),
     (b"\x89HDF", "an HDF5 file, not a pickle"),
 ];
@@ -143,6 +142,14 @@ const ZSTD_MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
 /// The largest window of a zstd stream, as a power of 2: the decoder keeps so many bytes.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
+/// The magic numbers of bzip2, xz and lzma, as Python writes the last.
+const BZIP2_MAGIC: &[u8] = b"BZh";
+const XZ_MAGIC: &[u8] = b"\xfd7zXZ\0";
+const LZMA_MAGIC: &[u8] = b"\x5d\0\0";
+
+/// The most memory of a decoder of xz or lzma in KiB: their highest level takes a window of 64 MiB.
+const LZMA_MEMORY_KIB: u32 = 66 << 10;
+
 /// The magic number of gzip.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -153,10 +160,8 @@ const ZLIB_START: u8 = 0x78;
 fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
     if let Some((_, what)) = UNSUPPORTED_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic))
     {
-        let message = format!(
-            "the file is {what}; save the model again with pickle.dump, or with joblib.dump \
-             without compression or with zlib, gzip or lz4"
-        );
+        let message =
+            format!("the file is {what}; save the model again with pickle.dump or joblib.dump");
         return Err(Error::new(Code::Unimplemented, message));
     }
     if bytes.starts_with(&GZIP_MAGIC) {
@@ -173,6 +178,20 @@ fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
         let mut decoder = ZstdDecoder::with_buffer(&*bytes).map_err(damaged)?;
         decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(damaged)?;
         return decompress(decoder, max_bytes);
+    }
+    if bytes.starts_with(BZIP2_MAGIC) {
+        return decompress(MultiBzDecoder::new(&*bytes), max_bytes);
+    }
+    if bytes.starts_with(XZ_MAGIC) {
+        return decompress(XzReader::new_mem_limit(&*bytes, true, LZMA_MEMORY_KIB), max_bytes);
+    }
+    if bytes.starts_with(LZMA_MAGIC) {
+        let reader = LzmaReader::new_mem_limit(&*bytes, LZMA_MEMORY_KIB, None);
+        let reader = reader.map_err(|e| {
+            let message = format!("the compressed pickle is damaged: {e}");
+            Error::new(Code::DataLoss, message).with_source(e)
+        })?;
+        return decompress(reader, max_bytes);
     }
     if bytes.starts_with(&[ZLIB_START]) {
         return decompress(ZlibDecoder::new(&*bytes), max_bytes);

@@ -224,7 +224,7 @@ fn errors_name_the_byte_and_the_opcode() {
         (b"(K\x010.", Code::DataLoss, "byte 4 (opcode '.')"),
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", Code::DataLoss, "opcode 0x8e"),
         (b"Pabc\n.", Code::Unimplemented, "outside of the file"),
-        (b"BZh9", Code::Unimplemented, "bz2"),
+        (b"BZh9", Code::DataLoss, "compressed pickle is damaged"),
         (b"PK\x03\x04", Code::DataLoss, "zip"),
         (b"h\x05.", Code::DataLoss, "number 5"),
     ];

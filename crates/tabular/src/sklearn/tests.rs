@@ -236,6 +236,9 @@ fn a_pipeline_is_served_from_either_kind_of_file() {
         "iris_logreg_pipeline.joblib",
         "compressed/lz4.joblib",
         "compressed/zstd.joblib",
+        "compressed/bz2.joblib",
+        "compressed/xz.joblib",
+        "compressed/lzma.joblib",
     ] {
         let loaded = loaded(&format!("platforms/sklearn/{file}"));
         let signature = &loaded.signatures[0];
@@ -256,7 +259,7 @@ fn a_pipeline_is_served_from_either_kind_of_file() {
 fn damaged_compression_is_an_error() {
     let folder = test_data("platforms/sklearn/compressed");
     let mut random = Random::seeded(5);
-    for file in ["lz4.joblib", "zstd.joblib"] {
+    for file in ["lz4.joblib", "zstd.joblib", "bz2.joblib", "xz.joblib", "lzma.joblib"] {
         let whole = fs::read(folder.join(file)).expect("a file");
         assert!(read_model(whole.clone(), 100).is_err(), "{file}: too large");
         for length in (0..whole.len()).step_by(37) {
