@@ -2,9 +2,11 @@
 
 #[cfg(any(feature = "sklearn", feature = "lightgbm"))]
 use crate::pickle::{NumpyArray, PickleValue, dtype_kind};
-use tensorserve_tensor::error::Result;
 #[cfg(feature = "lightgbm")]
-use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::error::Code;
+#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
+use tensorserve_tensor::error::Error;
+use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
 /// Bytes to reserve for each label that is text.

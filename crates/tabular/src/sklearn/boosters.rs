@@ -95,6 +95,19 @@ impl Booster {
         }
     }
 
+    /// The sums before the transform of the objective, which only LightGBM's classifiers offer.
+    fn sums(&self, rows: FeatureRows) -> Result<Vec<f64>> {
+        match self {
+            #[cfg(feature = "xgboost")]
+            Booster::Xgboost(_) => {
+                let _ = rows;
+                Err(Error::internal("a classifier of XGBoost was asked for its decision function"))
+            }
+            #[cfg(feature = "lightgbm")]
+            Booster::Lightgbm(model) => Ok(model.sums(rows.values)),
+        }
+    }
+
     /// The probability of the first of two classes, given that of the second.
     fn complement(&self, second: f64) -> f64 {
         match self {
@@ -156,13 +169,9 @@ impl Classifier for BoosterClassifier {
     }
 
     fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
-        #[cfg(feature = "lightgbm")]
-        if let Booster::Lightgbm(model) = &self.booster {
-            out.iter_mut().zip(model.sums(rows.values)).for_each(|(out, sum)| *out = sum);
-            return Ok(());
-        }
-        let _ = (rows, out);
-        Err(Error::internal("a classifier without a decision function was asked for it"))
+        let sums = self.booster.sums(rows)?;
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum);
+        Ok(())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
