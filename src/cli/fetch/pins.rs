@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The names of what can be fetched, each with the runtime and the device of its build.
-pub(super) const FETCHABLE: [(&str, &str, &str); 4] = [
+pub(super) const FETCHABLE: [(&str, &str, &str); 5] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
