@@ -117,7 +117,7 @@ fn tensor(mut array: NodeArray<'_>, spec: &TensorSpec, max_bytes: usize) -> Resu
         DType::UInt32 => numbers(&array, shape, integer::<u32>),
         DType::UInt64 => numbers(&array, shape, integer::<u64>),
         DType::Bool => bools(&array, shape),
-        DType::String => texts(&array, shape),
+        DType::String => texts(&array, shape, spec.takes_missing),
         DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {
             Err(format!("values of type {dtype} cannot be sent in JSON"))
         }
@@ -160,14 +160,16 @@ fn bools(array: &NodeArray<'_>, shape: Shape) -> Made<Tensor> {
     Tensor::from_bools(shape, values).map_err(|error| error.to_string())
 }
 
-fn texts(array: &NodeArray<'_>, shape: Shape) -> Made<Tensor> {
+/// Texts; where they may be missing, null is the empty one.
+fn texts(array: &NodeArray<'_>, shape: Shape, takes_missing: bool) -> Made<Tensor> {
     let bytes: usize = array.values.iter().filter_map(Node::text).map(<[u8]>::len).sum();
     let overhead = array.values.len().saturating_mul(size_of::<usize>());
     budget::reserve(bytes.saturating_add(overhead)).map_err(|e| e.to_string())?;
     let mut values = StringsBuilder::with_capacity(array.values.len(), bytes);
     for value in &array.values {
         let no_text = || format!("a value of type {} is not text", value.type_name());
-        values.push(value.text().ok_or_else(no_text)?);
+        let missing = || matches!(value, Node::Null if takes_missing).then_some(&b""[..]);
+        values.push(value.text().or_else(missing).ok_or_else(no_text)?);
     }
     Tensor::from_strings(shape, values).map_err(|error| error.to_string())
 }

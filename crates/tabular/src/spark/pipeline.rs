@@ -35,8 +35,12 @@ const MAX_STAGES: usize = 1000;
 /// The most elements of a vector that is an output.
 const MAX_OUTPUT: usize = 1 << 16;
 
-/// The outputs of a logistic regression alone that are single probabilities.
-const LOGISTIC: &str = "org.apache.spark.ml.classification.LogisticRegressionModel";
+/// The classifiers that have single numbers as outputs if they are alone: rows of scalars, as clients of
+/// Simple TensorFlow Serving expect them.
+const SCALAR_CLASSES: [&str; 2] = [
+    "org.apache.spark.ml.classification.LogisticRegressionModel",
+    "org.apache.spark.ml.classification.LinearSVCModel",
+];
 
 /// A pipeline that is loaded.
 pub(super) struct SparkPipeline {
@@ -181,19 +185,19 @@ impl SparkPipeline {
             let (reads, makes) = schema.take_uses();
             stages.push(UsedStage { stage: loaded, reads, makes });
         }
-        let is_logistic = matches!(&folders[..], [only] if only.class()? == LOGISTIC);
+        let has_scalars = matches!(&folders[..], [only] if SCALAR_CLASSES.contains(&only.class()?));
         let written_by = folders.first().map(StageFolder::version).unwrap_or_default();
         let written_by = match written_by {
             "" => String::new(),
             version => format!("Spark {version}"),
         };
-        SparkPipeline::assemble(schema, stages, is_logistic, written_by)
+        SparkPipeline::assemble(schema, stages, has_scalars, written_by)
     }
 
     fn assemble(
         schema: Schema,
         stages: Vec<UsedStage>,
-        is_logistic: bool,
+        has_scalars: bool,
         written_by: String,
     ) -> Result<Self> {
         let mut outputs = outputs(&schema, &stages)?;
@@ -214,8 +218,8 @@ impl SparkPipeline {
                 inputs.push(input(&schema, column)?);
             }
         }
-        if is_logistic {
-            add_probabilities(&mut outputs);
+        if has_scalars {
+            split_probabilities(&mut outputs);
         }
         inputs.sort_by(|a, b| a.name.cmp(&b.name));
         outputs.sort_by(|a, b| a.name.cmp(&b.name));
@@ -283,8 +287,8 @@ fn outputs(schema: &Schema, stages: &[UsedStage]) -> Result<Vec<PipelineOutput>>
     }
 }
 
-/// A probability for each class, beside the vector of them.
-fn add_probabilities(outputs: &mut Vec<PipelineOutput>) {
+/// Puts a probability for each class in the place of vectors.
+fn split_probabilities(outputs: &mut Vec<PipelineOutput>) {
     let found = outputs.iter().find_map(|output| match output.kind {
         OutputKind::Vector(size) if output.name == "probability" => Some((output.column, size)),
         OutputKind::Number
@@ -293,6 +297,7 @@ fn add_probabilities(outputs: &mut Vec<PipelineOutput>) {
         | OutputKind::Vector(_)
         | OutputKind::Element(_) => None,
     });
+    outputs.retain(|output| !matches!(output.kind, OutputKind::Vector(_)));
     let Some((column, size)) = found.filter(|(_, size)| *size <= MAX_CLASSES) else { return };
     for class in 0..size {
         let name = format!("probability_of_{class}");
