@@ -143,7 +143,9 @@ def transformers():
 def mixtures():
     for kind in "full", "tied", "diag", "spherical":
         yield GaussianMixture(3, covariance_type=kind, random_state=0)
-        yield BayesianGaussianMixture(n_components=3, covariance_type=kind, random_state=0, max_iter=300)
+        yield BayesianGaussianMixture(
+            n_components=3, covariance_type=kind, random_state=0, max_iter=300
+        )
     dirichlet = {"weight_concentration_prior_type": "dirichlet_distribution"}
     yield BayesianGaussianMixture(n_components=3, random_state=0, max_iter=300, **dirichlet)
     yield OneClassSVM(nu=0.2)

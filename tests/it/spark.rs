@@ -64,9 +64,9 @@ fn write_pipeline(name: &str, folder: &Path) {
 /// The first rows of the test data, in these columns.
 fn rows(columns: &[&str]) -> Vec<Value> {
     let all = read("rows.json.gz");
-    let value = |column: &str, row: usize| match &all["dirty"][column][row] {
-        Value::String(text) if text == "nan" => Value::Null,
-        other => other.clone(),
+    let value = |column: &str, row: usize| {
+        let value = &all["dirty"][column][row];
+        if value == "nan" { Value::Null } else { value.clone() }
     };
     let row = |row| columns.iter().map(|name| ((*name).to_owned(), value(name, row))).collect();
     (0..50).map(row).map(Value::Object).collect()

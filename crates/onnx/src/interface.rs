@@ -2,7 +2,7 @@
 //!
 //! No protocol here has sequences, maps and optional values. Around the model's graph, operators are added:
 //!
-//! * the maps from class to score of a classifier become a tensor ([`zipmap`](super::zipmap)), and its classes an
+//! * the maps from class to score of a classifier become a tensor ([`zipmap`]), and its classes an
 //!   output of their own;
 //! * a sequence of tensors that the graph lists one by one becomes an output for each of them; any other
 //!   sequence becomes one tensor, with the elements along the first dimension, so they need the same shape;

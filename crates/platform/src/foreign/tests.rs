@@ -56,8 +56,8 @@ fn samples() -> Vec<Sample> {
     let ml_file = b"service: x";
     vec![
         one("a.onnx", lfs, &["git lfs pull"]),
-        one("a.keras", &archive("model.weights.h5"), &["Keras", ".export(sys.argv[2])' /m/a.keras /m/a`"]),
-        one("a.h5", b"\x89HDF\r\n\x1a\n", &["HDF5", ".export(sys.argv[2])' /m/a.h5 /m/a`"]),
+        one("a.keras", &archive("model.weights.h5"), &["Keras", "convert --with-python /m/a.keras /m/a`"]),
+        one("a.h5", b"\x89HDF\r\n\x1a\n", &["HDF5", "convert --with-python /m/a.h5 /m/a`"]),
         folder(&[("adapter_config.json", "{}")], &["adapter", "merge_and_unload", "/m /m-merged`"]),
         folder(
             &[

@@ -144,7 +144,7 @@ fn since_year(name: &str, prefix: &str) -> Option<i32> {
 /// The location of a field's value while a row is scored, and its type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PmmlField {
-    /// The index in [`PmmlRow::values`].
+    /// The index in [`PmmlRow::values`](super::row::PmmlRow::values).
     pub(super) slot: u32,
     pub(super) data_type: PmmlType,
 }

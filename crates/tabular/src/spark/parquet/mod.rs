@@ -6,7 +6,7 @@
 //! Snappy, gzip or zstd.
 //!
 //! * [`thrift`] reads metadata, whose field ids and enumerations are in [`format`](mod@format);
-//! * [`page`] reads the pages of a column, [`rle`] their levels and indices, and [`column`] assembles rows
+//! * [`page`] reads the pages of a column, [`rle`] their levels and indices, and [`mod@column`] assembles rows
 //!   and lists from them.
 
 use std::collections::HashMap;
