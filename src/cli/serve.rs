@@ -4,6 +4,7 @@ use std::future;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +26,7 @@ use tensorserve_auth as auth;
 use tensorserve_core::config::is_store_url;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
-use tensorserve_platform::{FOREIGN, ForeignFormats, Gpus, Platforms};
+use tensorserve_platform::{FOREIGN, ForeignFormats, Gpus, Platform, Platforms};
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -109,8 +110,8 @@ pub(super) fn serve(
     os::exit_now(0)
 }
 
-/// Descriptions of the runtimes that the models at `sources` need. A missing runtime is an error:
-/// without it every load would fail. While there are no models, TensorFlow is assumed; if it is not
+/// Descriptions of the runtimes that the models at `sources` need. If all are missing, that is an error:
+/// every load would fail. While there are no models, TensorFlow is assumed; if it is not
 /// installed, models of other platforms may come.
 fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
@@ -144,7 +145,27 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
         });
     }
     let needed = platforms.iter().filter(|platform| names.contains(&platform.name()));
-    needed.map(|platform| platform.describe()).collect()
+    described(needed)
+}
+
+/// The descriptions of the runtimes of `needed`. One that is not installed is an error only if no other is: the
+/// models of the others are served.
+fn described<'p>(needed: impl Iterator<Item = &'p Arc<dyn Platform>>) -> Result<Vec<String>> {
+    let (mut descriptions, mut missing) = (Vec::new(), Vec::new());
+    for platform in needed {
+        match platform.describe() {
+            Ok(description) => descriptions.push(description),
+            Err(error) if error.code() == Code::Unavailable => missing.push((platform, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if descriptions.is_empty() && !missing.is_empty() {
+        return Err(missing.swap_remove(0).1);
+    }
+    for (platform, error) in missing {
+        log::error!("{} models cannot be loaded: {error}", platform.title());
+    }
+    Ok(descriptions)
 }
 
 /// The error that `require_gpu` is set and no platform can use a GPU.

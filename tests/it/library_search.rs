@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::link;
-use crate::support::process::{ended, tensorserve};
+use crate::support::client::{get, post};
+use crate::support::process::{Process, ended, tensorserve};
+use crate::support::{data, link};
 
 /// `tensorserve --version` in `folder`, without what names a directory of libraries.
 fn version_in(folder: &Path) -> Command {
@@ -140,6 +141,40 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
         };
         ways.iter().for_each(|way| assert!(line.contains(way), "{way} is not in: {line}"));
     }
+}
+
+/// The system has no libtorch.
+#[test]
+#[cfg(all(feature = "lightgbm", feature = "pytorch"))]
+fn without_the_library_of_one_model_the_others_are_served() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let models = folder.path().join("models");
+    for (model, file) in
+        [("iris", "lightgbm/others/iris_multiclass.txt"), ("torch", "pytorch/iris_mlp_script.pt")]
+    {
+        let file = data(&format!("platforms/{file}"));
+        let version = models.join(model).join("1");
+        fs::create_dir_all(&version).expect("directories");
+        fs::copy(&file, version.join(file.file_name().expect("a name"))).expect("copied");
+    }
+    install_binary(&folder.path().join("tensorserve"));
+    let serve = |path: &Path| {
+        let mut command = Command::new(folder.path().join("tensorserve"));
+        command.env_clear().args(["serve", "--http-port", "0", "--grpc-port", "0"]).arg(path);
+        command
+    };
+
+    let server = Process::start(serve(&models));
+    let body = r#"{"instances": [[5.1, 3.5, 1.4, 0.2]]}"#;
+    let answer = post(server.address, "/v1/models/iris:predict", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let state = get(server.address, "/v1/models/torch").text();
+    assert!(state.contains("tensorserve fetch torch"), "{state}");
+
+    // Alone it could only fail.
+    let ended = ended(&mut serve(&models.join("torch")));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("libtorch was not found"), "{}", ended.stderr);
 }
 
 #[test]
