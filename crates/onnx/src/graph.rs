@@ -1,5 +1,6 @@
 //! Parts of ONNX graphs: functions that build them, and accessors.
 
+#[cfg(any(test, feature = "mxnet"))]
 use bytes::Bytes;
 
 use super::types;
@@ -66,11 +67,13 @@ pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
 }
 
 /// A float attribute.
+#[cfg(any(test, feature = "mxnet"))]
 pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
     AttributeProto { f: Some(value), ..attribute(name, AttributeType::Float) }
 }
 
 /// A string attribute.
+#[cfg(any(test, feature = "mxnet"))]
 pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
     let value = Bytes::copy_from_slice(value.as_bytes());
     AttributeProto { s: Some(value), ..attribute(name, AttributeType::String) }

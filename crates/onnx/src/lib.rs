@@ -89,8 +89,9 @@ impl Onnx {
         Ok(api)
     }
 
-    /// Loads a model that was converted or rewritten in memory. Its files, in the directory
-    /// `folder`, have `bytes` bytes.
+    /// Loads a model that was converted in memory. Its files, in the directory `folder`, have `bytes`
+    /// bytes.
+    #[cfg(feature = "mxnet")]
     pub(crate) fn load_converted(
         &self,
         proto: &ModelProto,
