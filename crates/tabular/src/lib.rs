@@ -17,6 +17,8 @@ pub mod h2o;
 mod labels;
 #[cfg(feature = "lightgbm")]
 pub mod lightgbm;
+#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
+mod matrix;
 #[cfg(feature = "pickle")]
 pub mod pickle;
 #[cfg(feature = "pmml")]
@@ -27,6 +29,8 @@ pub mod sklearn;
 pub mod spark;
 #[cfg(all(test, any(feature = "h2o", feature = "pickle", feature = "pmml", feature = "spark")))]
 mod testing;
+#[cfg(any(feature = "xgboost", feature = "lightgbm"))]
+mod walk;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;
 #[cfg(any(feature = "h2o", feature = "pickle"))]

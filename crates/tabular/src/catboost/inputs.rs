@@ -3,6 +3,7 @@
 use super::document::CatboostDocument;
 use super::rows::RowBlock;
 use super::{damaged, hash, unsupported};
+use crate::matrix::count_rows;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
@@ -11,9 +12,6 @@ const DATA: &str = "data";
 
 /// The most features.
 const MAX_FEATURES: i32 = 1 << 24;
-
-/// The most feature names that an error message lists.
-const MAX_SHOWN_NAMES: usize = 32;
 
 /// The inputs of a model.
 pub(super) enum ModelInputs {
@@ -116,7 +114,7 @@ impl ModelInputs {
         match self {
             ModelInputs::Matrix { columns, width, names } => {
                 let data = inputs.first().ok_or_else(|| Error::internal("no input"))?;
-                let rows = count_rows(data, *width, names)?;
+                let rows = count_rows(DATA, data, *width, names)?;
                 let values = data.values().ok_or_else(|| wrong_dtype(DATA, data, DType::Double))?;
                 Ok((InputValues::Matrix { values, columns, width: *width }, rows))
             }
@@ -137,28 +135,6 @@ impl FeatureKind {
 fn wrong_dtype(name: &str, input: &Tensor, takes: DType) -> Error {
     let has = input.dtype();
     Error::invalid(format!("input {name:?} has the dtype {has}, and the model takes {takes}"))
-}
-
-/// The number of rows of a matrix, whose shape is checked.
-fn count_rows(data: &Tensor, width: usize, names: &[String]) -> Result<usize> {
-    match *data.shape().dims() {
-        [rows, columns] if usize::try_from(columns) == Ok(width) => {
-            usize::try_from(rows).map_err(|_| Error::invalid("a negative number of rows"))
-        }
-        [_, columns] => {
-            let names = match names.len() {
-                1..=MAX_SHOWN_NAMES => format!(": {}", names.join(", ")),
-                _ => String::new(),
-            };
-            Err(Error::invalid(format!(
-                "input {DATA:?} has {columns} values in a row, and the model takes {width}{names}"
-            )))
-        }
-        _ => Err(Error::invalid(format!(
-            "input {DATA:?} has the shape {:?}, and the model takes [rows, {width}]",
-            data.shape()
-        ))),
-    }
 }
 
 fn read_features<'t>(

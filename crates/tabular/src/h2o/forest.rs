@@ -2,6 +2,7 @@
 //! neighbours.
 
 use super::{damaged, numeric};
+use crate::walk::{LANES, leaves_of};
 use tensorserve_tensor::error::Result;
 
 /// The trees of a model.
@@ -59,9 +60,6 @@ pub(super) enum MojoSplit {
         missing_left: bool,
     },
 }
-
-/// The number of trees that are walked in parallel.
-const LANES: usize = 8;
 
 /// Flag of [`MojoNode::column`]: missing values go left.
 const MISSING_LEFT: u32 = 1 << 31;
@@ -144,7 +142,8 @@ impl MojoForest {
         for trees in self.trees.chunks(LANES) {
             let pairs = sums.chunks_exact_mut(outputs).zip(rows.chunks_exact(columns));
             for (sums, row) in pairs {
-                let leaves = self.leaves_of(trees, row);
+                let roots = trees.iter().map(|tree| tree.root);
+                let leaves = leaves_of(roots, |node| self.child_of(node, row));
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     let leaf = self.nodes.get(leaf).map_or(0.0, |node| node.value);
                     if let Some(sum) = sums.get_mut(tree.output as usize) {
@@ -152,42 +151,6 @@ impl MojoForest {
                     }
                 }
             }
-        }
-    }
-
-    /// The leaves that `row` reaches in `trees`, of which there are at most [`LANES`]. That many are
-    /// walked in parallel, as each step depends on the one before.
-    #[inline]
-    fn leaves_of(&self, trees: &[MojoTree], row: &[f64]) -> [usize; LANES] {
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(trees).for_each(|(node, tree)| *node = tree.root as usize);
-        if trees.len() < LANES {
-            for node in lanes.iter_mut().take(trees.len()) {
-                *node = self.leaf_of(*node, row);
-            }
-            return lanes;
-        }
-        loop {
-            // Not a comparison of the arrays, for which the compiler calls a function.
-            let mut moved = 0;
-            for node in &mut lanes {
-                let next = self.child_of(*node, row);
-                moved |= next ^ *node;
-                *node = next;
-            }
-            if moved == 0 {
-                return lanes;
-            }
-        }
-    }
-
-    fn leaf_of(&self, mut node: usize, row: &[f64]) -> usize {
-        loop {
-            let next = self.child_of(node, row);
-            if next == node {
-                return node;
-            }
-            node = next;
         }
     }
 

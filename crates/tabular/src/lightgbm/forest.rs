@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use super::damaged;
 use super::tree::{LightgbmTree, LinearLeaf, MissingType, SplitCondition, SplitNode};
+use crate::walk::{LANES, leaves_of};
 use tensorserve_tensor::error::Result;
 
 /// All trees of a model.
@@ -61,9 +62,6 @@ struct LinearTerm {
     feature: u32,
     coefficient: f64,
 }
-
-/// The number of trees that are walked in parallel.
-const LANES: usize = 8;
 
 /// Flag of [`FlatNode::feature`]: NaN goes to the left.
 const NAN_LEFT: u32 = 1 << 31;
@@ -197,7 +195,8 @@ impl Forest {
         for trees in self.trees.chunks(LANES) {
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
-                let leaves = self.leaves_of(trees, row);
+                let roots = trees.iter().map(|tree| tree.node);
+                let leaves = leaves_of(roots, |node| self.child_of(node, row));
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     if let Some(sum) = sums.get_mut(tree.output as usize) {
                         *sum += self.value_of(leaf, row);
@@ -227,43 +226,6 @@ impl Forest {
             sum += term.coefficient * if is_zero(x) { 0.0 } else { x };
         }
         sum
-    }
-
-    /// The leaves that `row` reaches in `trees`, of which there are at most [`LANES`]. That many are
-    /// walked in parallel, as each step depends on the one before.
-    #[inline]
-    fn leaves_of(&self, trees: &[TreeRoot], row: &[f64]) -> [usize; LANES] {
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(trees).for_each(|(node, tree)| *node = tree.node as usize);
-        if trees.len() < LANES {
-            for node in lanes.iter_mut().take(trees.len()) {
-                *node = self.leaf_of(*node, row);
-            }
-            return lanes;
-        }
-        loop {
-            // Not a comparison of the arrays, for which the compiler calls a function.
-            let mut moved = 0;
-            for node in &mut lanes {
-                let next = self.child_of(*node, row);
-                moved |= next ^ *node;
-                *node = next;
-            }
-            if moved == 0 {
-                return lanes;
-            }
-        }
-    }
-
-    /// The leaf that `row` reaches from `node`.
-    fn leaf_of(&self, mut node: usize, row: &[f64]) -> usize {
-        loop {
-            let next = self.child_of(node, row);
-            if next == node {
-                return node;
-            }
-            node = next;
-        }
     }
 
     /// The child of `node` that `row` goes to; of a leaf, the leaf. The choice between left and right

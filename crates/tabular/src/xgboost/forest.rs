@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::damaged;
+use crate::walk::{LANES, leaves_of};
 use tensorserve_tensor::error::Result;
 
 /// A tree as a file stores it.
@@ -74,9 +75,6 @@ struct CategorySet {
     start: usize,
     len: usize,
 }
-
-/// The number of trees that are walked in parallel.
-const LANES: usize = 8;
 
 /// Flag of [`FlatNode::feature`]: a missing value goes to the left.
 const DEFAULT_LEFT: u32 = 1 << 31;
@@ -251,7 +249,8 @@ impl Forest {
         for trees in self.trees.chunks(LANES) {
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
-                let leaves = self.leaves_of(trees, row);
+                let roots = trees.iter().map(|tree| tree.node);
+                let leaves = leaves_of(roots, |node| self.child_of(node, row));
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     self.add_leaf(tree, leaf, sums);
                 }
@@ -268,43 +267,6 @@ impl Forest {
         } else {
             let values = self.leaf_vectors.get(leaf.feature as usize..).unwrap_or_default();
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-        }
-    }
-
-    /// The leaves that `row` reaches in `trees`, of which there are at most [`LANES`]. That many are
-    /// walked in parallel, as each step depends on the one before.
-    #[inline]
-    fn leaves_of(&self, trees: &[TreeRoot], row: &[f32]) -> [usize; LANES] {
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(trees).for_each(|(node, tree)| *node = tree.node as usize);
-        if trees.len() < LANES {
-            for node in lanes.iter_mut().take(trees.len()) {
-                *node = self.leaf_of(*node, row);
-            }
-            return lanes;
-        }
-        loop {
-            // Not a comparison of the arrays, for which the compiler calls a function.
-            let mut moved = 0;
-            for node in &mut lanes {
-                let next = self.child_of(*node, row);
-                moved |= next ^ *node;
-                *node = next;
-            }
-            if moved == 0 {
-                return lanes;
-            }
-        }
-    }
-
-    /// The leaf that `row` reaches from `node`.
-    fn leaf_of(&self, mut node: usize, row: &[f32]) -> usize {
-        loop {
-            let next = self.child_of(node, row);
-            if next == node {
-                return node;
-            }
-            node = next;
         }
     }
 

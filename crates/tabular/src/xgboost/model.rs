@@ -3,6 +3,7 @@
 use super::forest::{Forest, MAX_FEATURES};
 use super::objective::{LibraryVersion, Objective, PredictionTransform};
 use super::{damaged, unsupported};
+use crate::matrix::count_rows;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
@@ -14,9 +15,6 @@ const MAX_OUTPUTS: usize = 1 << 16;
 /// Rows that are evaluated together: enough to reuse a tree while it is in the cache, few enough
 /// that their features stay there, too.
 const ROWS_PER_BLOCK: usize = 64;
-
-/// The most feature names that an error message lists.
-const MAX_SHOWN_NAMES: usize = 32;
 
 /// The name of the input.
 const INPUT: &str = "data";
@@ -203,38 +201,12 @@ impl XgboostModel {
         cleaned.extend(rows.iter().map(|&x| if x == missing { f32::NAN } else { x }));
         cleaned
     }
-
-    /// The number of rows of `input`, whose shape is checked.
-    fn count_rows(&self, input: &Tensor) -> Result<usize> {
-        let features = self.features;
-        match *input.shape().dims() {
-            [rows, columns] if usize::try_from(columns) == Ok(features) => {
-                usize::try_from(rows).map_err(|_| Error::invalid("a negative number of rows"))
-            }
-            [_, columns] => Err(Error::invalid(format!(
-                "input {INPUT:?} has {columns} values in a row, and the model takes {features}{}",
-                self.shown_names()
-            ))),
-            _ => Err(Error::invalid(format!(
-                "input {INPUT:?} has the shape {:?}, and the model takes [rows, {features}]",
-                input.shape()
-            ))),
-        }
-    }
-
-    /// The names of the features for an error message, unless there are too many.
-    fn shown_names(&self) -> String {
-        match self.names.len() {
-            1..=MAX_SHOWN_NAMES => format!(": {}", self.names.join(", ")),
-            _ => String::new(),
-        }
-    }
 }
 
 impl Executable for XgboostModel {
     fn run(&self, _signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
         let input = inputs.first().ok_or_else(|| Error::internal("no input"))?;
-        let rows = self.count_rows(input)?;
+        let rows = count_rows(INPUT, input, self.features, &self.names)?;
         let values = input.values::<f32>().ok_or_else(|| {
             let dtype = input.dtype();
             Error::invalid(format!(

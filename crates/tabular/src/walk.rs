@@ -1,0 +1,46 @@
+//! The walk of a row through several trees at once, which all evaluators of trees share.
+
+/// The number of trees that are walked in parallel.
+pub(crate) const LANES: usize = 8;
+
+/// The leaves that a row reaches from `roots`, of which there are at most [`LANES`]; `child_of` is the child of
+/// a node that the row goes to, and of a leaf the leaf. That many trees are walked in parallel, as each step
+/// depends on the one before.
+#[inline]
+pub(crate) fn leaves_of(
+    roots: impl ExactSizeIterator<Item = u32>,
+    child_of: impl Fn(usize) -> usize,
+) -> [usize; LANES] {
+    let count = roots.len();
+    let mut lanes = [0; LANES];
+    lanes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
+    if count < LANES {
+        for node in lanes.iter_mut().take(count) {
+            *node = leaf_of(*node, &child_of);
+        }
+        return lanes;
+    }
+    loop {
+        // Not a comparison of the arrays, for which the compiler calls a function.
+        let mut moved = 0;
+        for node in &mut lanes {
+            let next = child_of(*node);
+            moved |= next ^ *node;
+            *node = next;
+        }
+        if moved == 0 {
+            return lanes;
+        }
+    }
+}
+
+/// The leaf that a row reaches from `node`.
+fn leaf_of(mut node: usize, child_of: &impl Fn(usize) -> usize) -> usize {
+    loop {
+        let next = child_of(node);
+        if next == node {
+            return node;
+        }
+        node = next;
+    }
+}
