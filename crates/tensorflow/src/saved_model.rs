@@ -40,8 +40,9 @@ const IMAGE_DECODERS: [&str; 7] = [
     "DecodeAndCropJpeg",
 ];
 
-/// Where the SavedModel of the version directory `folder` is: there, or in the directory that Triton's
-/// repositories have for it. `None` if there is no main file, valid or not.
+/// The directory that contains the SavedModel of `folder`: `folder` itself or, if its name is a version number, its
+/// subdirectory `model.savedmodel`, as in Triton's repositories. `None` if neither contains a saved_model.pb or
+/// saved_model.pbtxt. Does not read the file.
 pub(super) fn find(folder: &Path) -> Option<Cow<'_, Path>> {
     let exists = |folder: &Path| folder.join(FILE).is_file() || folder.join(TEXT_FILE).is_file();
     if exists(folder) {

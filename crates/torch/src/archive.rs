@@ -102,7 +102,7 @@ impl Archive {
     /// The content of the file `name`, of at most `most` bytes. The name is one of [`Archive::names`].
     ///
     /// # Errors
-    /// If there is no such file, or it is damaged or larger.
+    /// If the archive has no file of that name, or the file is damaged or has more than `most` bytes.
     pub(crate) fn read(&self, name: &str, most: u64) -> Result<Vec<u8>> {
         let found = self.entries.iter().find(|entry| self.inner(&entry.name) == name);
         let entry = found.ok_or_else(|| damaged(format_args!("it has no file {name:?}")))?;
