@@ -50,7 +50,12 @@ class Fleet:
     def start_nodes(self, count):
         # Short: the path of a socket has at most 107 bytes.
         self.folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-        options = {"temp_dir": self.folder.name, "include_dashboard": False}
+        # Ray writes the address of the cluster into a folder that it does not create, /tmp/ray unless
+        # this variable names another.
+        os.environ["RAY_TMPDIR"] = self.folder.name
+        sessions = os.path.join(self.folder.name, "ray")
+        os.mkdir(sessions)
+        options = {"temp_dir": sessions, "include_dashboard": False}
         self.cluster = Cluster(initialize_head=True, head_node_args=self.node_options() | options)
         self.nodes = [self.cluster.add_node(**self.node_options()) for _ in range(count - 1)]
 

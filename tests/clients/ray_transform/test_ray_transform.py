@@ -136,24 +136,29 @@ class RayTransform(unittest.TestCase):
         os.kill(wait_for(at_work, "a process")[0], signal.SIGKILL)
 
     def test_processes_are_killed(self):
-        output, location = "processes/", "s3://bucket/processes/"
         with tempfile.NamedTemporaryFile("w", suffix=".json") as job:
             json.dump({"BatchStrategy": "MultiRecord"}, job)
             job.flush()
-            command = [*arguments("few/", output), f"--job-file={job.name}"]
-            driver = self.fleet.start([*command, "--entry-retries=0"])
-            self.kill_one_process(driver, location)
+            options = [f"--job-file={job.name}"]
+            command = [*arguments("few/", "given-up/"), *options, "--entry-retries=0"]
+            driver = self.fleet.start(command)
+            self.kill_one_process(driver, "s3://bucket/given-up/")
             _, said = driver.communicate(timeout=120)
             self.assertEqual(driver.returncode, 1, said)
             self.assertIn("the process ended with signal SIGKILL", said)
             self.assertIn("its process was lost 1 times", said)
 
-            driver = self.fleet.start(command)
-            self.kill_one_process(driver, location)
+            # Not the rest of that job: there may be fewer entries than processes.
+            driver = self.fleet.start([*arguments("few/", "taken-over/"), *options])
+            self.kill_one_process(driver, "s3://bucket/taken-over/")
             _, said = driver.communicate(timeout=120)
             self.assertEqual(driver.returncode, 0, said)
             self.assertIn("entries were run again", said)
-        self.assert_equal_to("few-alone/", output)
+
+            status, _, said = self.fleet.run([*arguments("few/", "given-up/"), *options])
+            self.assertEqual(status, 0, said)
+        for output in ("given-up/", "taken-over/"):
+            self.assert_equal_to("few-alone/", output)
 
     def test_processes_that_always_end_end_the_job(self):
         ended = threading.Event()
@@ -256,12 +261,25 @@ class RayTransform(unittest.TestCase):
 
 @contextlib.contextmanager
 def stopped(location):
-    """Stops the processes of a job, and lets them go on."""
-    found = set(processes(location))
+    """Stops the processes of a job, those that start meanwhile too, and lets them go on."""
+    before = set(processes(location))
+    found = set(before)
     send(found, signal.SIGSTOP)
+    ended = threading.Event()
+
+    def stop_others():
+        while not ended.wait(0.01):
+            started = set(processes(location)) - found
+            send(started, signal.SIGSTOP)
+            found.update(started)
+
+    stopper = threading.Thread(target=stop_others)
+    stopper.start()
     try:
-        yield found
+        yield before
     finally:
+        ended.set()
+        stopper.join()
         send(found, signal.SIGCONT)
 
 
