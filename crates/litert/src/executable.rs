@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::ffi::{Interpreter, RunError};
 use super::model::{Function, Port, TfliteModel};
 use super::outputs;
-use super::pool::Pool;
+use tensorserve_platform::pool::Pool;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Shape, Signature, Tensor, TensorSpec, concat};
@@ -52,7 +52,7 @@ fn takes_one(model: &TfliteModel, function: &Function) -> bool {
 /// A loaded model.
 pub(super) struct LiteRtExecutable {
     calls: Vec<Call>,
-    pool: Pool,
+    pool: Pool<Interpreter>,
 }
 
 /// How a signature calls its function.
@@ -74,7 +74,11 @@ struct Call {
 
 impl LiteRtExecutable {
     /// The functions of `model`, called by its `signatures`.
-    pub(super) fn new(model: TfliteModel, signatures: &[Signature], pool: Pool) -> Self {
+    pub(super) fn new(
+        model: TfliteModel,
+        signatures: &[Signature],
+        pool: Pool<Interpreter>,
+    ) -> Self {
         let place = |specs: &[TensorSpec], alias: &str| {
             specs.iter().position(|spec| spec.alias == alias).unwrap_or(usize::MAX)
         };
@@ -106,9 +110,9 @@ impl LiteRtExecutable {
         inputs: &[Tensor],
         deadline: Option<Instant>,
     ) -> Result<Vec<Tensor>> {
-        let outputs = self
-            .pool
-            .with(call.function, inputs, |interpreter| call.run(interpreter, inputs, deadline))?;
+        let is_sized = |it: &Interpreter| it.is_sized_for(call.function, inputs);
+        let run = |interpreter: &mut Interpreter| call.run(interpreter, inputs, deadline);
+        let outputs = self.pool.with(is_sized, run)?;
         call.outputs
             .iter()
             .map(|&place| outputs.get(place).cloned().ok_or_else(misplaced))
@@ -126,7 +130,9 @@ impl LiteRtExecutable {
         let row = |index| -> Vec<Tensor> {
             inputs.iter().map(|input| input.slice_rows(index..index + 1)).collect()
         };
-        let results = self.pool.with(call.function, &row(0), |interpreter| {
+        let first = row(0);
+        let is_sized = |it: &Interpreter| it.is_sized_for(call.function, &first);
+        let results = self.pool.with(is_sized, |interpreter| {
             let run = |index| call.run(interpreter, &row(index), deadline);
             (0..rows).map(run).collect::<Result<Vec<Vec<Tensor>>>>()
         })?;

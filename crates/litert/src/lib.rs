@@ -3,7 +3,7 @@
 //! * [`model`] reads a model without the library, by the numbers of [`schema`];
 //! * [`rewrite`] changes its outputs so that the library returns all of them, [`outputs`] reads these;
 //! * `ffi` wraps the library's C API in safe types, [`strings`] converts its string tensors;
-//! * [`pool`] holds a model's interpreters, [`executable`] runs them;
+//! * [`executable`] runs a model's interpreters;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use self::executable::LiteRtExecutable;
-use self::ffi::{LiteRtApi, LiteRtModel};
+use self::ffi::{Interpreter, LiteRtApi, LiteRtModel};
 use self::model::{TfliteFile, TfliteModel};
-use self::pool::Pool;
 use tensorserve_platform::library::Library;
+use tensorserve_platform::pool::Pool;
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
 use tensorserve_tensor::error::Result;
 
@@ -30,7 +30,6 @@ mod executable;
 mod ffi;
 mod model;
 mod outputs;
-mod pool;
 mod rewrite;
 mod schema;
 mod strings;
@@ -97,7 +96,7 @@ impl Platform for LiteRt {
 
     fn describe(&self) -> Result<String> {
         self.runtime()?;
-        let version = self.library().and_then(|file| version_of(&file));
+        let version = self.library().and_then(|file| LIBRARY.version_of(&file));
         Ok(version.map_or_else(|| "LiteRT".to_owned(), |version| format!("LiteRT {version}")))
     }
 
@@ -145,7 +144,10 @@ impl Platform for LiteRt {
         let runtime = self.runtime()?;
         let library_model = Arc::new(LiteRtModel::new(&runtime, rewritten)?);
         let functions = model.functions.len();
-        let pool = Pool::new(library_model, functions, self.threads(options), most_runs(&model))?;
+        let threads = self.threads(options);
+        let pool = Pool::new(most_runs(&model), move || {
+            Interpreter::new(&library_model, functions, threads)
+        })?;
         let signatures = executable::signatures(&model);
         Ok(Loaded {
             executable: Arc::new(LiteRtExecutable::new(model, &signatures, pool)),
@@ -167,26 +169,6 @@ fn most_runs(model: &TfliteModel) -> usize {
 
 fn size_of(file: &TfliteFile) -> u64 {
     u64::try_from(file.bytes.len()).unwrap_or(u64::MAX)
-}
-
-/// The version of the library in `file`, which has it only in the name of a directory: that of `tensorserve
-/// fetch`, or that of the installed Python package.
-fn version_of(file: &Path) -> Option<String> {
-    let package = file.parent()?;
-    let around = package.parent()?;
-    let prefix = format!("{}-", LIBRARY.package);
-    let version = |name: &str| {
-        let version = name.strip_prefix(&prefix)?;
-        let end = version.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(version.len());
-        version.get(..end).map(|version| version.trim_end_matches('.').to_owned())
-    };
-    let fetched = around.file_name().and_then(|name| version(&name.to_string_lossy()));
-    fetched.or_else(|| {
-        let entries = std::fs::read_dir(around).ok()?.flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let mut installed = names.filter(|name| name.ends_with(".dist-info"));
-        installed.find_map(|name| version(&name))
-    })
 }
 
 #[cfg(test)]

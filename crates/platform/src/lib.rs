@@ -26,6 +26,7 @@ pub mod files;
 mod foreign;
 pub mod library;
 mod ops;
+pub mod pool;
 mod synthetic;
 mod trust;
 

@@ -107,6 +107,30 @@ impl Library {
         Err(self.missing(search, &skipped, &last))
     }
 
+    /// The version of the library in `file`, where it is only in the name of a directory: that of
+    /// `tensorserve fetch`, or that of the installed Python package.
+    #[must_use]
+    pub fn version_of(&self, file: &Path) -> Option<String> {
+        let package = self.package.split('/').next().unwrap_or_default();
+        let prefix = format!("{package}-");
+        let version = |name: &str| {
+            let version = name.strip_prefix(&prefix)?;
+            let is_end = |c: char| c != '.' && !c.is_ascii_digit();
+            let end = version.find(is_end).unwrap_or(version.len());
+            version.get(..end).map(|version| version.trim_end_matches('.').to_owned())
+        };
+        let mut above = file.ancestors().skip(1);
+        let around =
+            above.find(|path| path.file_name().is_some_and(|name| name == package))?.parent()?;
+        let fetched = around.file_name().and_then(|name| version(&name.to_string_lossy()));
+        fetched.or_else(|| {
+            let entries = fs::read_dir(around).ok()?.flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            let mut installed = names.filter(|name| name.ends_with(".dist-info"));
+            installed.find_map(|name| version(&name))
+        })
+    }
+
     /// The library at `path`, a file or directory that the user has named. Its path is absolute: the
     /// loader searches for a name without a directory elsewhere.
     fn at(&self, path: &Path) -> Result<PathBuf> {
@@ -315,5 +339,25 @@ mod tests {
         let here = std::env::current_dir().expect("working directory").join("Cargo.toml");
         let found = LIBRARY.find(Some(Path::new("Cargo.toml")), &[]);
         assert_eq!(found.ok(), Some(Found::File(here)));
+    }
+
+    #[test]
+    fn the_version_is_in_the_name_of_a_directory() {
+        let of = |package, file: &str| {
+            let library = Library { package, ..LIBRARY };
+            library.version_of(Path::new(file))
+        };
+        let file = "/l/ai_edge_litert-2.3.0-cpu-x86_64/ai_edge_litert/libLiteRt.so";
+        assert_eq!(of("ai_edge_litert", file).as_deref(), Some("2.3.0"));
+        let file = "/l/executorch-1.5.1-cpu-x86_64/executorch/lib/libexecutorch.so";
+        assert_eq!(of("executorch/lib", file).as_deref(), Some("1.5.1"));
+        assert_eq!(of("executorch/lib", "/usr/lib/libexecutorch.so"), None);
+        let folder = tempfile::tempdir().expect("a directory");
+        let package = folder.path().join("executorch/lib");
+        for made in [package.clone(), folder.path().join("executorch-1.5.1.dist-info")] {
+            fs::create_dir_all(made).expect("created");
+        }
+        let file = package.join("libexecutorch.so");
+        assert_eq!(of("executorch/lib", &file.to_string_lossy()).as_deref(), Some("1.5.1"));
     }
 }
