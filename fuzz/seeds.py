@@ -49,6 +49,26 @@ PMML_KINDS = [
 ]
 
 
+# Beginnings of files in formats that are not served, and folders of them.
+FOREIGN = [
+    ("config.json", b'{"architectures": ["BertForSequenceClassification"]}'),
+    ("model.safetensors", b'\x10\0\0\0\0\0\0\0{"a": {}}       '),
+    ("adapter_config.json", b"{}"),
+    ("model_index.json", b"{}"),
+    ("a.xml", b'<?xml version="1.0"?>\n<net name="a" version="11">\n\t<layers>'),
+    ("a.bin", b""),
+    ("a.pdmodel", b"x"),
+    ("a.pdiparams", b"x"),
+    ("a.h5", b"\x89HDF\r\n\x1a\n"),
+    ("a.gguf", b"GGUF\3\0\0\0"),
+    ("a.ort", b"\x20\0\0\0ORTM"),
+    ("a.json", b'{\n "irVersion": "8",'),
+    ("model.plan", b"ptrt"),
+    ("a.zip", b"PK\3\4"),
+    ("a.onnx", b"version https://git-lfs.github.com/spec/v1\n"),
+]
+
+
 class Seeds:
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -427,6 +447,10 @@ def model_seeds(seeds: Seeds) -> None:
     torch = [path for path in PLATFORMS.glob("pytorch/*") if path.suffix in {".pt", ".pt2", ".pth"}]
     seeds.smallest("torch", [torch_files_of(path) for path in torch])
     seeds.add("torch", min(torch, key=lambda path: path.stat().st_size).read_bytes())
+    seeds.smallest("executorch", [path.read_bytes() for path in PLATFORMS.glob("executorch/*.pte")])
+    for name, content in FOREIGN:
+        seeds.add("foreign", name.encode() + b"\n" + content)
+    seeds.add("foreign", SEPARATOR.join(name.encode() + b"\n" + text for name, text in FOREIGN[:8]))
     seeds.smallest("tflite", [path.read_bytes() for path in PLATFORMS.glob("tflite/*/*.tflite")])
     seeds.smallest("onnx", [path.read_bytes() for path in DATA.rglob("*.onnx")])
     for symbol in DATA.rglob("*-symbol.json"):

@@ -64,6 +64,8 @@ WORDS = {
     "spark": ["crates/tabular/src/spark"],
     "h2o": ["crates/tabular/src/h2o", "crates/tabular/src/zip.rs"],
     "torch": ["crates/torch/src"],
+    "executorch": ["crates/torch/src/executorch", "crates/codec/src/flatbuffer.rs"],
+    "foreign": ["crates/platform/src/foreign"],
     "tflite": ["crates/litert/src", "crates/codec/src/flatbuffer.rs"],
     "onnx": ["crates/onnx/src"],
     "mxnet": ["crates/onnx/src/mxnet"],

@@ -51,6 +51,8 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     all.push(Arc::new(tensorserve_tabular::h2o::H2o));
     #[cfg(feature = "pytorch")]
     all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())));
+    #[cfg(feature = "executorch")]
+    all.push(Arc::new(tensorserve_torch::executorch::ExecuTorch::new(config.executorch.clone())));
     all
 }
 

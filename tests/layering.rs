@@ -27,7 +27,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("onnx", &["platform", "tensor"]),
     ("litert", &["codec", "platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
-    ("torch", &["platform", "preprocessing", "tensor"]),
+    ("torch", &["codec", "platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
     ("python", &["platform", "preprocessing", "tensor", "workers"]),
     ("core", &["codec", "os", "platform", "preprocessing", "tensor", "trace", "workers"]),
@@ -55,6 +55,7 @@ const FFI: &[&str] = &[
     "crates/os/src/fork.rs",
     "crates/os/src/reads.rs",
     "crates/tensorflow/src/ffi.rs",
+    "crates/torch/src/executorch/ffi.rs",
     "crates/torch/src/ffi.rs",
 ];
 

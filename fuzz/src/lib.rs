@@ -85,6 +85,8 @@ targets! {
     spark = models, SPARK;
     h2o = models, MODEL;
     torch = models, MODEL;
+    executorch = models, MODEL;
+    foreign = models, MODEL;
     tflite = models, MODEL;
     onnx = models, MODEL;
     mxnet = models, MODEL;

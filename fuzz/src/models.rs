@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
-use tensorserve_platform::{LoadOptions, Place, Platform, RunOptions};
+use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platform, RunOptions};
 use tensorserve_tabular::catboost::CatBoost;
 use tensorserve_tabular::h2o::H2o;
 use tensorserve_tabular::lightgbm::LightGBM;
@@ -133,25 +133,33 @@ pub fn spark(input: &[u8]) {
             write(&folder, "metadata/part-00000", metadata);
             write(&folder, "data/part-00000.parquet", data);
         } else {
-            let mut rest = input;
-            for _ in 0..MAX_FILES {
-                let (file, others) = split(rest, SEPARATOR);
-                let (name, content) = split(file, b"\n");
-                rest = others;
-                let is_within = |name: &&str| {
-                    let parts = name.split('/');
-                    name.len() < 200 && parts.clone().count() < 8 && parts.into_iter().all(is_plain)
-                };
-                if let Some(name) = std::str::from_utf8(name).ok().filter(is_within) {
-                    let path = folder.join(name);
-                    let folder = path.parent().unwrap_or(&folder);
-                    // A name may be that of a file and of a folder.
-                    drop(fs::create_dir_all(folder).and_then(|()| fs::write(&path, content)));
-                }
-            }
+            written(&folder, input);
         }
         load(&Spark, &folder);
     });
+}
+
+/// Writes the files of an input into `folder`, and returns their paths.
+fn written(folder: &Path, input: &[u8]) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let mut rest = input;
+    for _ in 0..MAX_FILES {
+        let (file, others) = split(rest, SEPARATOR);
+        let (name, content) = split(file, b"\n");
+        rest = others;
+        let is_within = |name: &&str| {
+            let parts = name.split('/');
+            name.len() < 200 && parts.clone().count() < 8 && parts.into_iter().all(is_plain)
+        };
+        let Some(name) = std::str::from_utf8(name).ok().filter(is_within) else { continue };
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        // A name may be that of a file and of a folder.
+        if fs::create_dir_all(parent).and_then(|()| fs::write(&path, content)).is_ok() {
+            paths.push(path);
+        }
+    }
+    paths
 }
 
 /// Whether the name of a file or a folder stays where it is.
@@ -170,6 +178,23 @@ pub fn h2o(input: &[u8]) {
 pub fn torch(input: &[u8]) {
     with_file("model.pt", &archived(input), |path| {
         let _ = tensorserve_torch::read(path);
+    });
+}
+
+/// Programs of ExecuTorch, as far as they are read without libexecutorch.
+pub fn executorch(input: &[u8]) {
+    with_file("model.pte", input, |path| {
+        let _ = tensorserve_torch::executorch::read(path);
+    });
+}
+
+/// What files and folders of formats that are not served are: a folder of files, as for `h2o`, and each file.
+pub fn foreign(input: &[u8]) {
+    with_folder(|folder| {
+        for path in written(folder, input) {
+            let _ = ForeignFormats::explain(&path);
+        }
+        let _ = ForeignFormats::explain(folder);
     });
 }
 

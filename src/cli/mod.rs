@@ -355,6 +355,7 @@ fn set_libraries(settings: &mut Settings, environment: &Environment) {
     settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
     settings.server.liblitert = path("TENSORSERVE_LIBLITERT");
     settings.server.libtorch = path("TENSORSERVE_LIBTORCH");
+    settings.server.libexecutorch = path("TENSORSERVE_LIBEXECUTORCH");
 }
 
 /// Prints a line on stdout. A closed pipe is not an error.

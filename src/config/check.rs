@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::LiteRtConfig;
 #[cfg(feature = "onnx")]
 use super::OnnxConfig;
-#[cfg(feature = "pytorch")]
+#[cfg(any(feature = "pytorch", feature = "executorch"))]
 use super::TorchConfig;
 use super::environment::Environment;
 use super::groups::{BatchSettings, EachModelSettings, ServerSettings};
@@ -134,6 +134,11 @@ impl Check {
             torch: TorchConfig {
                 library: server.libtorch.clone(),
                 search: environment.library_directories("torch"),
+            },
+            #[cfg(feature = "executorch")]
+            executorch: TorchConfig {
+                library: server.libexecutorch.clone(),
+                search: environment.library_directories("executorch"),
             },
             probe: self.probe(server, environment, isolates),
             #[cfg(feature = "stores")]

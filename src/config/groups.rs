@@ -375,6 +375,9 @@ settings! {
         /// libtorch, or the directory that contains it [default: found automatically]
         #[arg(value_name = "PATH", help_heading = "PyTorch")]
         libtorch: PathBuf,
+        /// libexecutorch, or the directory that contains it [default: found automatically]
+        #[arg(value_name = "PATH", help_heading = "ExecuTorch")]
+        libexecutorch: PathBuf,
         /// Python interpreter for inference.py [default: python3 on the PATH]
         #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
         python: PathBuf,

@@ -30,7 +30,7 @@ pub use tensorserve_server::config::{
 pub use tensorserve_store::StoreConfig;
 #[cfg(feature = "tensorflow")]
 pub use tensorserve_tensorflow::{GpuConfig, TensorFlowConfig};
-#[cfg(feature = "pytorch")]
+#[cfg(any(feature = "pytorch", feature = "executorch"))]
 pub use tensorserve_torch::TorchConfig;
 pub use tensorserve_workers::WorkersConfig;
 
@@ -91,6 +91,9 @@ pub struct Config {
     /// libtorch.
     #[cfg(feature = "pytorch")]
     pub torch: TorchConfig,
+    /// libexecutorch.
+    #[cfg(feature = "executorch")]
+    pub executorch: TorchConfig,
     /// How versions are probed before they are loaded, and whether some models are isolated.
     pub probe: ProbeConfig,
     /// Models in object stores and on web servers.

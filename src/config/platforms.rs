@@ -36,6 +36,8 @@ pub const PLATFORMS: &[&str] = &[
     "h2o",
     #[cfg(feature = "pytorch")]
     "pytorch",
+    #[cfg(feature = "executorch")]
+    "executorch",
 ];
 
 /// The platform of models that run in Python, which the setting `runner` names and no other one; `None` if

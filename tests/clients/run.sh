@@ -5,7 +5,7 @@
 #   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
 #   all   also the generated clients, the dashboard in a browser, models in stores, and Spark. These
 #         need Debian packages, which packages.sh installs if this runs as root. And traces and logs,
-#         models in Python, MLflow, PyTorch (which fetches libtorch, 540 MB), Triton's and KServe's clients, Ray, the files of deploy/, and the Python wheel, with the profile of
+#         models in Python, MLflow, PyTorch (which fetches libtorch and libexecutorch, 560 MB), Triton's and KServe's clients, Ray, the files of deploy/, and the Python wheel, with the profile of
 #         the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its

@@ -1,10 +1,10 @@
-//! Settings of libtorch.
+//! Settings of libtorch and libexecutorch.
 
 use std::path::PathBuf;
 
 use tensorserve_platform::library::SearchFolder;
 
-/// Where libtorch is.
+/// Where the library is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TorchConfig {
     /// The library's file or folder, if the user names one.

@@ -20,7 +20,8 @@ use std::sync::{Arc, Once};
 use libloading::Library;
 use smallvec::SmallVec;
 
-use super::{shim, types};
+use super::connection::{self, OpenError, code_of, reason};
+use super::types;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Buffer, Memory, Shape, Tensor};
 
@@ -114,49 +115,21 @@ pub(crate) struct TorchApi {
     _libraries: ManuallyDrop<[Library; 2]>,
 }
 
-/// Why libtorch was not opened.
-#[derive(Debug)]
-pub(crate) enum OpenError {
-    /// The dynamic loader failed.
-    Loader(libloading::Error),
-    /// The library cannot be used, with the reason and the way on.
-    Unsupported(String),
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            OpenError::Loader(error) => f.write_str(&reason(error)),
-            OpenError::Unsupported(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-/// What the dynamic loader says.
-fn reason(error: &libloading::Error) -> String {
-    let inner = std::error::Error::source(error);
-    inner.map_or_else(|| error.to_string(), ToString::to_string)
-}
-
 impl TorchApi {
     /// Opens `libtorch_cpu.so` at `path`, and the shim beside it.
     pub(crate) fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let shim_path = folder.join(shim::FILE);
-        if path.is_absolute() && !shim_path.is_file() {
-            let why = format!("it has no {} beside it, through which it is called", shim::FILE);
-            return Err(OpenError::Unsupported(shim::with_remedy(&why, &folder)));
-        }
+        let connection = &connection::TORCH;
+        let shim_path = connection.shim_of(path)?;
         // SAFETY: loading runs the libraries' initializers. The path comes from the operator (flag,
         // environment, default directories), never from a request, and an operator who names a library
         // there trusts it with the process.
         let library = unsafe { Library::new(path) }.map_err(OpenError::Loader)?;
-        let wrong = |why: String| OpenError::Unsupported(shim::with_remedy(&why, &folder));
+        let wrong = |why: String| connection.unsupported(&why, path);
         // SAFETY: as above.
-        let shim = unsafe { Library::new(&shim_path) }
-            .map_err(|e| wrong(format!("{} does not fit to it ({})", shim::FILE, reason(&e))))?;
+        let shim = unsafe { Library::new(&shim_path) }.map_err(|e| {
+            wrong(format!("{} does not fit to it ({})", connection.file, reason(&e)))
+        })?;
         // SAFETY: the symbols have these types in every revision of the shim, and in every version of
         // libtorch that has them. The text is a constant of the library.
         let (interface, version, built_for, library_is) = unsafe {
@@ -175,12 +148,12 @@ impl TorchApi {
             )
         };
         if interface != INTERFACE {
-            return Err(wrong(format!("{} is of another version of tensorserve", shim::FILE)));
+            return Err(wrong(connection.of_another_tensorserve()));
         }
         if built_for.is_none() || library_is.is_some_and(|found| Some(found) != built_for) {
             return Err(wrong(format!(
                 "{} was compiled for PyTorch {version}, and this is {}",
-                shim::FILE,
+                connection.file,
                 library_is.map_or("another version".to_owned(), version_of)
             )));
         }
@@ -244,17 +217,6 @@ impl TorchApi {
 fn version_of(abi: u64) -> String {
     let [major, minor, patch, ..] = abi.to_be_bytes();
     format!("{major}.{minor}.{patch}")
-}
-
-/// The error code for a `Code` of the shim.
-fn code_of(code: i32) -> Code {
-    match code {
-        1 => Code::InvalidArgument,
-        2 => Code::ResourceExhausted,
-        3 => Code::DataLoss,
-        4 => Code::Unimplemented,
-        _ => Code::Internal,
-    }
 }
 
 /// What libtorch's message says. That of an interpreter begins with the place in the program, and ends with

@@ -223,7 +223,7 @@ pub(crate) fn of_package(
         let is_known = |check: &InputCheck| check.dtype.is_some();
         if names.is_empty() || checks.len() != count || !checks.iter().all(is_known) {
             let names = if names.is_empty() { vec!["x"] } else { names };
-            return Err(declare("the package does not say what its inputs are", &names));
+            return Err(declare("the file does not say what its inputs are", &names));
         }
         let plans = names.iter().zip(checks).enumerate().map(|(argument, (name, check))| {
             let sizes: Vec<i64> = check.dims.iter().map(|dim| dim.size()).collect();
@@ -235,7 +235,7 @@ pub(crate) fn of_package(
         return Ok(plans.collect());
     }
     if count > 0 && declared.len() != count {
-        let text = format!("{} inputs are declared; the package has {count}", declared.len());
+        let text = format!("{} inputs are declared; the file has {count}", declared.len());
         return Err(wrong_declaration(text));
     }
     let places = declared.iter().map(|spec| names?.iter().position(|name| *name == spec.alias));

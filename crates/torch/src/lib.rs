@@ -1,6 +1,6 @@
 //! PyTorch: TorchScript modules and packages of AOTInductor, run by libtorch in this process.
 //!
-//! * `ffi` wraps libtorch in safe types, through the C++ code that [`shim`] compiles;
+//! * `ffi` wraps libtorch in safe types, through the C++ code that [`connection`] compiles;
 //! * [`kind`] tells what a file is, [`archive`] reads its directory, [`ops`] the operations that a module
 //!   names, and [`package`] what a package says about its inputs, all without libtorch;
 //! * [`inputs`] and [`outputs`] make the signature;
@@ -33,19 +33,21 @@ use tensorserve_platform::{
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{Signature, Tensor, concat};
+use tensorserve_tensor::{Signature, Tensor};
 
 pub use self::config::TorchConfig;
 
 mod archive;
 mod config;
+pub mod connection;
+pub mod executorch;
 mod ffi;
 mod inputs;
 mod kind;
 mod ops;
 mod outputs;
 mod package;
-pub mod shim;
+mod parts;
 mod types;
 
 /// The library's file in Python's wheels.
@@ -106,6 +108,19 @@ struct Prepared {
     is_random: bool,
 }
 
+impl Prepared {
+    /// Runs it on tensors for all inputs. Returns the outputs with their names.
+    fn run(&self, inputs: &[Tensor], threads: usize) -> Result<Vec<(String, Tensor)>> {
+        let routes: Vec<Route> = self.inputs.iter().map(|plan| plan.route.clone()).collect();
+        let mut outputs = self.model.run(&routes, inputs, threads)?;
+        let named = (0..outputs.len()).map(|index| {
+            let name = String::from_utf8_lossy(outputs.name(index)).into_owned();
+            Ok((name, outputs.take(index)?))
+        });
+        named.collect()
+    }
+}
+
 impl Torch {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
@@ -154,7 +169,8 @@ impl Torch {
                 (prepared, external_ops)
             }
         };
-        let learnt = outputs::learn(&prepared.model, &prepared.inputs, options.threads);
+        let run = |inputs: &[Tensor]| prepared.run(inputs, options.threads);
+        let learnt = outputs::learn(&run, &prepared.inputs);
         let learnt = learnt.map(|specs| outputs::named(specs, &prepared.output_names));
         let names: Vec<&str> =
             prepared.inputs.iter().map(|plan| plan.spec.alias.as_str()).collect();
@@ -321,7 +337,7 @@ impl Platform for Torch {
         let executable = TorchExecutable {
             routes: inputs.iter().map(|plan| plan.route.clone()).collect(),
             checks: inputs.iter().map(|plan| plan.check.clone()).collect(),
-            most_rows: most_rows(&signature, &inputs),
+            most_rows: parts::most_rows(&signature, &inputs),
             names: inputs.into_iter().map(|plan| plan.spec.alias).collect(),
             outputs,
             model,
@@ -350,13 +366,6 @@ struct TorchExecutable {
     threads: usize,
 }
 
-/// The most rows of a run of a package whose rows are independent.
-fn most_rows(signature: &Signature, inputs: &[InputPlan]) -> Option<usize> {
-    let bounds = inputs.iter().filter_map(|plan| plan.check.as_ref()?.dims.first()?.most());
-    let least = bounds.min().and_then(|rows| usize::try_from(rows).ok());
-    least.filter(|rows| *rows > 0 && signature.is_batchable())
-}
-
 impl TorchExecutable {
     fn run_once(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         for ((check, name), input) in self.checks.iter().zip(&self.names).zip(inputs) {
@@ -368,38 +377,11 @@ impl TorchExecutable {
         let mut outputs = self.model.run(&self.routes, inputs, threads)?;
         self.outputs.iter().map(|output| output.take(&mut outputs)).collect()
     }
-
-    /// Runs `rows` rows, `most` at a time.
-    fn run_in_parts(
-        &self,
-        inputs: &[Tensor],
-        rows: usize,
-        most: usize,
-        options: RunOptions,
-    ) -> Result<Vec<Tensor>> {
-        let mut parts = Vec::new();
-        for start in (0..rows).step_by(most) {
-            let end = (start + most).min(rows);
-            let inputs: Vec<Tensor> = inputs.iter().map(|it| it.slice_rows(start..end)).collect();
-            parts.push(self.run_once(&inputs, options)?);
-        }
-        let output = |index: usize| {
-            let parts: Vec<&Tensor> = parts.iter().filter_map(|part| part.get(index)).collect();
-            concat(&parts, 0)
-        };
-        (0..self.outputs.len()).map(output).collect()
-    }
 }
 
 impl Executable for TorchExecutable {
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let rows = inputs.first().and_then(Tensor::rows).unwrap_or(0);
-        match self.most_rows {
-            Some(most) if rows > most && inputs.iter().all(|it| it.rows() == Some(rows)) => {
-                self.run_in_parts(inputs, rows, most, options)
-            }
-            _ => self.run_once(inputs, options),
-        }
+        parts::run(inputs, self.most_rows, |inputs| self.run_once(inputs, options))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The outputs of a signature. PyTorch's files do not declare them: they are learnt from runs on zeros, and a
 //! `tensorserve.toml` may name them and give their types and shapes.
 
-use super::ffi::{TorchModel, TorchOutputs};
+use super::ffi::TorchOutputs;
 use super::inputs::InputPlan;
 use tensorserve_platform::synthetic_input;
 use tensorserve_preprocessing::{DeclaredOutput, FILE_NAME, wrong_declaration};
@@ -31,11 +31,24 @@ impl OutputPlan {
         if index >= outputs.len() {
             return Err(Error::internal(format!("the module did not return the output {alias:?}")));
         }
-        let tensor = outputs.take(index)?;
+        self.accept(outputs.take(index)?)
+    }
+
+    /// Its number in the module.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The tensor that a run has returned for it.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] if it has another type than the signature says.
+    pub(crate) fn accept(&self, tensor: Tensor) -> Result<Tensor> {
         if Some(tensor.dtype()) != self.spec.dtype() {
             let wanted = self.spec.dtype().map_or("unknown", |dtype| dtype.python_name());
             return Err(Error::internal(format!(
-                "the output {alias:?} is {}, and its signature says {wanted}",
+                "the output {:?} is {}, and its signature says {wanted}",
+                self.spec.alias,
                 tensor.dtype().python_name()
             )));
         }
@@ -53,23 +66,22 @@ const ROWS: [i64; 2] = [2, 3];
 /// The shapes that are tried for an input without a known rank.
 const SHAPES: usize = 3;
 
+/// Runs a model on tensors for all inputs. Returns all outputs with their names.
+pub(crate) type Run<'a> = dyn Fn(&[Tensor]) -> Result<Vec<(String, Tensor)>> + 'a;
+
 /// The type and shape of every output, which runs on zeros show.
 ///
 /// # Errors
 /// That of the first run, if all of them fail.
-pub(crate) fn learn(
-    model: &TorchModel,
-    inputs: &[InputPlan],
-    threads: usize,
-) -> Result<Vec<TensorSpec>> {
+pub(crate) fn learn(run: &Run, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
     let is_known = |plan: &InputPlan| matches!(plan.spec.shape, DeclaredShape::Dims(_));
     let is_known = inputs.iter().all(is_known);
     let mut why = None;
     for shape in 0..if is_known { 1 } else { SHAPES } {
         for size in SIZES {
             let trial = Trial { rows: ROWS[0], size, shape };
-            match trial.run(model, inputs, threads) {
-                Ok(first) if is_known => return Ok(compare(model, inputs, threads, trial, first)),
+            match trial.run(run, inputs) {
+                Ok(first) if is_known => return Ok(compare(run, inputs, trial, first)),
                 Ok(first) => return Ok(first.into_iter().map(of_any_rank).collect()),
                 Err(error) => why = why.or(Some(error)),
             }
@@ -92,9 +104,8 @@ fn of_any_rank(spec: TensorSpec) -> TensorSpec {
 
 /// The outputs of the first run, with -1 for what differs in runs with other sizes.
 fn compare(
-    model: &TorchModel,
+    run: &Run,
     inputs: &[InputPlan],
-    threads: usize,
     trial: Trial,
     first: Vec<TensorSpec>,
 ) -> Vec<TensorSpec> {
@@ -103,16 +114,16 @@ fn compare(
     let other_sizes = [trial.size + 1, trial.size * 2].map(|size| Trial { size, ..trial });
     let varies = |sizes: Vec<i64>| sizes.into_iter().skip(1).any(|size| size < 0);
     let has_sizes = inputs.iter().filter_map(|plan| plan.spec.shape.sizes()).any(varies);
-    let mut runs = vec![more_rows.run(model, inputs, threads).ok()];
+    let mut runs = vec![more_rows.run(run, inputs).ok()];
     if has_sizes {
-        let mut tried = other_sizes.iter().map(|trial| trial.run(model, inputs, threads));
+        let mut tried = other_sizes.iter().map(|trial| trial.run(run, inputs));
         runs.push(tried.find_map(Result::ok));
     }
-    for run in runs {
-        let Some(run) = run.filter(|run| run.len() == outputs.len()) else {
+    for other in runs {
+        let Some(other) = other.filter(|other| other.len() == outputs.len()) else {
             return outputs.into_iter().map(of_any_rank).collect();
         };
-        for (known, other) in outputs.iter_mut().zip(run) {
+        for (known, other) in outputs.iter_mut().zip(other) {
             known.shape = common(&known.shape, &other.shape);
         }
     }
@@ -141,12 +152,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn run(
-        self,
-        model: &TorchModel,
-        inputs: &[InputPlan],
-        threads: usize,
-    ) -> Result<Vec<TensorSpec>> {
+    fn run(self, run: &Run, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
         let nothing = Signature::only(Vec::new(), Vec::new());
         let large =
             || Error::new(Code::ResourceExhausted, "an input is too large for a run on zeros");
@@ -155,15 +161,10 @@ impl Trial {
             let dims = self.dims(plan);
             tensors.push(synthetic_input(&plan.spec, &nothing, &dims).ok_or_else(large)?);
         }
-        let routes: Vec<_> = inputs.iter().map(|plan| plan.route.clone()).collect();
-        let mut outputs = model.run(&routes, &tensors, threads)?;
-        let mut specs = Vec::new();
-        for index in 0..outputs.len() {
-            let name = String::from_utf8_lossy(outputs.name(index)).into_owned();
-            let tensor = outputs.take(index)?;
-            specs.push(TensorSpec::new(name, tensor.dtype(), tensor.shape().dims()));
-        }
-        Ok(specs)
+        let spec = |(name, tensor): (String, Tensor)| {
+            TensorSpec::new(name, tensor.dtype(), tensor.shape().dims())
+        };
+        Ok(run(&tensors)?.into_iter().map(spec).collect())
     }
 
     fn dims(self, plan: &InputPlan) -> Vec<i64> {

@@ -48,6 +48,16 @@ pub(crate) struct DimCheck {
 }
 
 impl DimCheck {
+    /// Every size from 1 to `most`.
+    pub(crate) fn up_to(most: i64) -> Self {
+        DimCheck { fixed: None, least: None, most: Some(most) }
+    }
+
+    /// This size only.
+    pub(crate) fn only(size: i64) -> Self {
+        DimCheck { fixed: Some(size), ..DimCheck::default() }
+    }
+
     /// Its size, or -1 if it varies.
     pub(crate) fn size(self) -> i64 {
         self.fixed.unwrap_or(-1)
@@ -206,7 +216,7 @@ impl InputCheck {
         if self.dtype.is_some_and(|wanted| wanted != dtype) {
             let wanted = self.dtype.map_or("", DType::python_name);
             return Err(Error::invalid(format!(
-                "input {alias:?} is {}; the package was compiled for {wanted}",
+                "input {alias:?} is {}; the model was compiled for {wanted}",
                 dtype.python_name()
             )));
         }
@@ -217,7 +227,7 @@ impl InputCheck {
         }
         let shown: Vec<String> = self.dims.iter().map(ToString::to_string).collect();
         Err(Error::invalid(format!(
-            "input {alias:?} has shape {:?}; the package was compiled for [{}]",
+            "input {alias:?} has shape {:?}; the model was compiled for [{}]",
             tensor.shape(),
             shown.join(", ")
         )))
@@ -301,7 +311,7 @@ mod tests {
             assert!(error.message().contains("compiled for [1 to 4096, 4]"), "{error}");
         }
         let error = check(zeros(DType::Double, &[2, 4])).expect_err("another type");
-        assert_eq!(error.message(), "input \"x\" is float64; the package was compiled for float32");
+        assert_eq!(error.message(), "input \"x\" is float64; the model was compiled for float32");
     }
 
     #[test]

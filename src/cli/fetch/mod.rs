@@ -11,7 +11,7 @@ use url::Url;
 
 use self::client::Client;
 use self::install::Installation;
-use self::pins::{FETCHABLE, Pin, TORCH, Wheel};
+use self::pins::{FETCHABLE, Pin, Wheel};
 use self::report::{megabytes, say};
 use super::print_line;
 use super::table::columns;
@@ -21,6 +21,7 @@ use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
 mod client;
+mod connection;
 mod download;
 mod index;
 mod install;
@@ -28,14 +29,14 @@ mod pins;
 mod report;
 #[cfg(test)]
 mod tests;
-mod torch;
 
 pub(super) const HELP: &str = "\
 The libraries come from the Python packages of their publishers. Downloads use the settings of pip:
 index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_…
 variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256
 that this version of tensorserve knows. A download that was interrupted continues in the next run. For
-torch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to libtorch, once.
+torch and executorch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to the library,
+once.
 
 Examples:
   tensorserve fetch tensorflow
@@ -61,7 +62,8 @@ pub(super) struct Arguments {
     /// List what can be fetched, and what is installed
     #[arg(long)]
     list: bool,
-    /// For torch: compile the connection to the libtorch of this Python package, and download nothing
+    /// For torch and executorch: compile the connection to the library of this Python package, and
+    /// download nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["dest", "index_url", "list", "verify"])]
     from: Option<PathBuf>,
     /// Compare the installed files with their SHA-256, and fetch nothing
@@ -72,10 +74,10 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<ExitCode> {
     let compiler = environment.get("CXX");
     if let Some(package) = &arguments.from {
-        return match &arguments.runtimes[..] {
-            [only] if only == TORCH => torch::use_package(package, compiler),
-            _ => Err(Error::invalid("--from is for torch only")),
+        let [runtime] = &arguments.runtimes[..] else {
+            return Err(Error::invalid("--from is for one runtime"));
         };
+        return connection::use_package(runtime, package, compiler);
     }
     let folder = folder(arguments, environment)?;
     if arguments.list {
@@ -161,10 +163,8 @@ fn fetch(
         say(&format!("{label} ({})", megabytes(wheel.size)));
         obtain(wheel, file, client, indexes, &label)
     };
-    installation.install(obtain, |tree| match pin.runtime == TORCH {
-        true => torch::compile(tree, compiler),
-        false => Ok(Vec::new()),
-    })?;
+    let compile = |tree: &Path| connection::compile(&pin.runtime, tree, compiler);
+    installation.install(obtain, compile)?;
     say(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
     print_line(&is_there);
     Ok(())

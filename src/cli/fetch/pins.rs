@@ -9,16 +9,17 @@ use serde::Deserialize;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The names of what can be fetched, each with the runtime and the device of its build.
-pub(super) const FETCHABLE: [(&str, &str, &str); 5] = [
+pub(super) const FETCHABLE: [(&str, &str, &str); 6] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
     ("litert", "litert", "cpu"),
     (TORCH, "torch", "cpu"),
+    ("executorch", "executorch", "cpu"),
 ];
 
-/// The runtime that a connection is compiled for.
-pub(super) const TORCH: &str = "torch";
+/// The runtime whose other builds are used from where pip installs them.
+const TORCH: &str = "torch";
 
 /// The file that the scripts of the source directory read, too.
 const PINS: &str = include_str!("../../../scripts/runtimes.json");

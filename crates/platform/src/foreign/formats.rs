@@ -21,6 +21,8 @@ pub(super) const FORMATS: &[ForeignFormat] = &[
                 ".onnx",
                 ".pt",
                 ".pth",
+                ".pt2",
+                ".pte",
                 ".bin",
                 ".h5",
                 ".safetensors",
@@ -100,12 +102,6 @@ pub(super) const FORMATS: &[ForeignFormat] = &[
         way_on: "It cannot be converted back. llama.cpp serves it: `llama-server --model {path}`; or convert \
                  the original folder of Hugging Face to ONNX with `pip install 'optimum-onnx[onnxruntime]' && \
                  optimum-cli export onnx --task text-generation --model FOLDER FOLDER-onnx`",
-    },
-    ForeignFormat {
-        what: "a program of ExecuTorch",
-        by: Content(&[".pte"], |file| file.has(4, b"ET12")),
-        way_on: "It cannot be converted back: export the PyTorch module that it was made of with \
-                 `torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)`, and serve model.onnx",
     },
     ForeignFormat {
         what: "a model of ONNX Runtime in its own format",

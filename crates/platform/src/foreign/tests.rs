@@ -70,7 +70,6 @@ fn samples() -> Vec<Sample> {
         folder(&[("meta.json", "{}"), ("config.cfg", "")], &["spaCy", "inference.py"]),
         one("a.safetensors", safetensors, &["weights without the program", "--model /m /m-onnx"]),
         one("a.gguf", b"GGUF\x03\0\0\0", &["llama.cpp", "llama-server --model /m/a.gguf"]),
-        one("a.pte", b"\x20\0\0\0ET12", &["ExecuTorch", "torch.onnx.export"]),
         one("a.ort", b"\x20\0\0\0ORTM", &["ONNX Runtime", "the ONNX file that it was made of"]),
         one("a.textproto", text, &["ONNX as text", "onnx.load(sys.argv[1])", "/m/a.textproto /m/a.onnx`"]),
         one("a.json", b"{\n \"irVersion\": \"8\",", &["ONNX in JSON", "/m/a.json /m/a.onnx`"]),
