@@ -11,6 +11,16 @@
 
 #[cfg(feature = "catboost")]
 pub mod catboost;
+#[cfg(any(
+    feature = "xgboost",
+    feature = "lightgbm",
+    feature = "catboost",
+    feature = "sklearn",
+    feature = "pmml",
+    feature = "spark",
+    feature = "h2o"
+))]
+mod evaluated;
 #[cfg(feature = "h2o")]
 pub mod h2o;
 #[cfg(any(feature = "sklearn", feature = "lightgbm", feature = "catboost"))]
@@ -29,6 +39,8 @@ pub mod sklearn;
 pub mod spark;
 #[cfg(all(test, any(feature = "h2o", feature = "pickle", feature = "pmml", feature = "spark")))]
 mod testing;
+#[cfg(all(test, feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
+mod tests;
 #[cfg(any(feature = "xgboost", feature = "lightgbm"))]
 mod walk;
 #[cfg(feature = "xgboost")]

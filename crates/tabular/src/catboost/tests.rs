@@ -338,35 +338,3 @@ fn errors_name_the_faulty_part() {
     let error = read_file(b"CBM2").err().expect("no model");
     assert_eq!(error.message(), "not a CatBoost model: neither CBM1 nor JSON");
 }
-
-/// Prints the time of a prediction in microseconds, alone and of 1000 rows, for the `model.cbm` and the
-/// `rows.bin` of a folder.
-#[test]
-#[ignore = "a measurement; needs an optimized build"]
-fn time_of_a_prediction() {
-    let folder = std::env::var("TENSORSERVE_CATBOOST_SPEED").expect("a folder");
-    let folder = Path::new(&folder);
-    let (loaded, rows) = (load(&folder.join("model.cbm")), doubles(&folder.join("rows.bin")));
-    let columns = loaded.signatures[0].inputs[0].shape.sizes().expect("a known shape")[1];
-    for count in [1_i64, 1000] {
-        let taken = usize::try_from(count * columns).expect("small");
-        let inputs = rows.chunks_exact(taken).map(|rows| {
-            let mut all = aligned_vec(taken);
-            all.extend_from_slice(rows);
-            Tensor::from_vec(Shape::new(&[count, columns]).expect("a shape"), all)
-                .expect("a tensor")
-        });
-        let inputs: Vec<Tensor> = inputs.collect();
-        let runs = if count == 1 { 5_000 } else { 40 };
-        let mut times = Vec::new();
-        for _ in 0..5 {
-            let start = std::time::Instant::now();
-            for input in inputs.iter().cycle().take(runs) {
-                run(&loaded, std::slice::from_ref(input));
-            }
-            times.push(start.elapsed().as_secs_f64() * 1e6 / runs as f64);
-        }
-        times.sort_by(f64::total_cmp);
-        eprintln!("{count} {}", times[2]);
-    }
-}

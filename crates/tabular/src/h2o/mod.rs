@@ -11,14 +11,16 @@
 
 use std::borrow::Cow;
 use std::fs::File;
+use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::files::MojoArchive;
 use self::model::MojoModel;
+use crate::evaluated::Evaluated;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
     files as model_files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -103,26 +105,11 @@ impl Platform for H2o {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let (model, bytes) = open(path)?;
-        Ok(Inspection {
-            signatures: vec![model.signature()?],
-            written_by: model.written_by,
-            bytes,
-            external_ops: Vec::new(),
-        })
+        Ok(open(path)?.inspection())
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let (model, bytes) = open(path)?;
-        let signatures = vec![model.signature()?];
-        let executable: Arc<dyn Executable> = Arc::new(model);
-        Ok(Loaded {
-            signatures,
-            executable,
-            bytes,
-            marshalled_hooks: false,
-            external_ops: Vec::new(),
-        })
+        Ok(open(path)?.loaded())
     }
 }
 
@@ -169,12 +156,17 @@ fn looks_like_mojo(path: &Path) -> bool {
 }
 
 /// Reads the model at `path`; also returns the size of its file in bytes.
-fn open(path: &Path) -> Result<(MojoModel, u64)> {
+fn open(path: &Path) -> Result<Evaluated> {
     let file = find(path)?;
-    let bytes = model_files::read(&file, MAX_FILE_BYTES)?;
-    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    let model = read(bytes).map_err(|error| error.context(file.display()))?;
-    Ok((model, size))
+    let content = model_files::read(&file, MAX_FILE_BYTES)?;
+    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    let mut model = read(content).map_err(|error| error.context(file.display()))?;
+    Ok(Evaluated {
+        signatures: vec![model.signature()?],
+        written_by: mem::take(&mut model.written_by),
+        executable: Arc::new(model),
+        bytes,
+    })
 }
 
 fn read(bytes: Vec<u8>) -> Result<MojoModel> {

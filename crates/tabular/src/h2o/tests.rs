@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 
 use super::*;
 use crate::testing::{Random, test_data};
-use tensorserve_platform::RunOptions;
+use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };

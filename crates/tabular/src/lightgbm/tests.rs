@@ -142,35 +142,6 @@ fn answers_in_other_folders() {
     }
 }
 
-/// Prints the time of a prediction in microseconds, alone and of 1000 rows, for the `model.txt` and the
-/// `rows.bin` of a folder.
-#[test]
-#[ignore = "a measurement; needs an optimized build"]
-fn time_of_a_prediction() {
-    let folder = std::env::var("TENSORSERVE_LIGHTGBM_SPEED").expect("a folder");
-    let folder = Path::new(&folder);
-    let (loaded, rows) = (load(&folder.join("model.txt")), doubles(&folder.join("rows.bin")));
-    let sizes = loaded.signatures[0].inputs[0].shape.sizes().expect("a known shape");
-    let columns = usize::try_from(sizes[1]).expect("features");
-    for count in [1, 1000] {
-        let shape = [count, sizes[1]];
-        let taken = usize::try_from(count).expect("rows") * columns;
-        let inputs: Vec<Tensor> = rows.chunks_exact(taken).map(|r| tensor(&shape, r)).collect();
-        let runs = if count == 1 { 20_000 } else { 40 };
-        let mut times = Vec::new();
-        for _ in 0..5 {
-            let start = std::time::Instant::now();
-            for input in inputs.iter().cycle().take(runs) {
-                let inputs = std::slice::from_ref(input);
-                loaded.executable.run(0, inputs, RunOptions::default()).expect("runs");
-            }
-            times.push(start.elapsed().as_secs_f64() * 1e6 / runs as f64);
-        }
-        times.sort_by(f64::total_cmp);
-        eprintln!("{count} {}", times[2]);
-    }
-}
-
 fn recognises(path: &Path) -> bool {
     LightGBM.recognises(&Place::new(path))
 }

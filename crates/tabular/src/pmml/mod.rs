@@ -18,8 +18,9 @@ use std::sync::Arc;
 use self::builder::PmmlBuilder;
 use self::scorer::Scorer;
 use self::xml::XmlElement;
+use crate::evaluated::Evaluated;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform, files,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform, files,
 };
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -108,49 +109,36 @@ impl Platform for Pmml {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let PmmlFile { model, bytes } = PmmlFile::open(path)?;
-        let signatures = vec![model.signature];
-        Ok(Inspection { signatures, written_by: model.written_by, bytes, external_ops: Vec::new() })
+        Ok(open(path)?.0.inspection())
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let PmmlFile { model, bytes } = PmmlFile::open(path)?;
-        for warning in &model.warnings {
+        let (model, warnings) = open(path)?;
+        for warning in &warnings {
             log::warn!("{}: {warning}", path.display());
         }
-        let executable: Arc<dyn Executable> = Arc::new(model.scorer);
-        let signatures = vec![model.signature];
-        Ok(Loaded {
-            signatures,
-            executable,
-            bytes,
-            marshalled_hooks: false,
-            external_ops: Vec::new(),
-        })
+        Ok(model.loaded())
     }
 }
 
-/// A model file that is read.
-struct PmmlFile {
-    model: CompiledPmml,
-    bytes: u64,
-}
-
-impl PmmlFile {
-    fn open(path: &Path) -> Result<Self> {
-        let file = files::find(path, &ENDINGS)?;
-        let bytes = files::read(&file, MAX_FILE_BYTES)?;
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let at = error.valid_up_to();
-            Error::new(
-                Code::DataLoss,
-                format!("invalid UTF-8 at byte {at}; save the file as UTF-8"),
-            )
-        });
-        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let model = text.and_then(compile).map_err(|error| error.context(file.display()))?;
-        Ok(PmmlFile { model, bytes: size })
-    }
+/// Reads the model at `path`. Also returns warnings.
+fn open(path: &Path) -> Result<(Evaluated, Vec<String>)> {
+    let file = files::find(path, &ENDINGS)?;
+    let content = files::read(&file, MAX_FILE_BYTES)?;
+    let text = std::str::from_utf8(&content).map_err(|error| {
+        let at = error.valid_up_to();
+        let text = format!("invalid UTF-8 at byte {at}; save the file as UTF-8");
+        Error::new(Code::DataLoss, text)
+    });
+    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    let model = text.and_then(compile).map_err(|error| error.context(file.display()))?;
+    let evaluated = Evaluated {
+        signatures: vec![model.signature],
+        executable: Arc::new(model.scorer),
+        written_by: model.written_by,
+        bytes,
+    };
+    Ok((evaluated, model.warnings))
 }
 
 /// The compiled model of a file.

@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use self::estimator::{Estimator, ReadBudget};
 use self::served::ServedModel;
+use crate::evaluated::Evaluated;
 use crate::pickle;
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
-use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Result;
 
 mod accepted;
@@ -104,24 +104,14 @@ const MAX_PICKLE_BYTES: usize = 2 << 30;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScikitLearn;
 
-/// A model file that is read.
-struct SklearnFile {
-    model: ServedModel,
-    signatures: Vec<Signature>,
-    written_by: String,
-    bytes: u64,
-}
-
-impl SklearnFile {
-    fn open(path: &Path) -> Result<Self> {
-        let file = files::find(path, &ENDINGS)?;
-        let bytes = files::read(&file, MAX_FILE_BYTES)?;
-        let size = bytes.len() as u64;
-        let (model, written_by) =
-            read_model(bytes, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
-        let signatures = model.signatures();
-        Ok(SklearnFile { model, signatures, written_by, bytes: size })
-    }
+fn open(path: &Path) -> Result<Evaluated> {
+    let file = files::find(path, &ENDINGS)?;
+    let content = files::read(&file, MAX_FILE_BYTES)?;
+    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    let (model, written_by) =
+        read_model(content, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
+    let signatures = model.signatures();
+    Ok(Evaluated { signatures, executable: Arc::new(model), written_by, bytes })
 }
 
 /// Reads and compiles the model in a pickle. Also returns the program that wrote it; empty if not
@@ -162,20 +152,12 @@ impl Platform for ScikitLearn {
         files::check(folder, &ENDINGS)
     }
 
-    fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        let SklearnFile { signatures, written_by, bytes, .. } = SklearnFile::open(folder)?;
-        Ok(Inspection { signatures, written_by, bytes, external_ops: Vec::new() })
+    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
+        Ok(open(path)?.inspection())
     }
 
-    fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        let SklearnFile { model, signatures, bytes, .. } = SklearnFile::open(folder)?;
-        Ok(Loaded {
-            signatures,
-            executable: Arc::new(model),
-            bytes,
-            marshalled_hooks: false,
-            external_ops: Vec::new(),
-        })
+    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
+        Ok(open(path)?.loaded())
     }
 }
 

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use self::folder::{DATA, METADATA, STAGES, StageFolder, part_files};
 use self::mllib::SparkLinearModel;
 use self::pipeline::SparkPipeline;
+use crate::evaluated::Evaluated;
 use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
 };
-use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod classes;
@@ -92,20 +92,12 @@ impl Platform for Spark {
         }
     }
 
-    fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let SparkModel { signature, written_by, bytes, .. } = SparkModel::open(folder)?;
-        Ok(Inspection { signatures: vec![signature], written_by, bytes, external_ops: Vec::new() })
+    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
+        Ok(open(path)?.inspection())
     }
 
-    fn load(&self, folder: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let SparkModel { signature, executable, bytes, .. } = SparkModel::open(folder)?;
-        Ok(Loaded {
-            signatures: vec![signature],
-            executable,
-            bytes,
-            marshalled_hooks: false,
-            external_ops: Vec::new(),
-        })
+    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
+        Ok(open(path)?.loaded())
     }
 }
 
@@ -115,38 +107,30 @@ fn is_stage(folder: &Path) -> bool {
     stage.is_ok_and(|stage| stage.class().is_ok_and(|class| class.starts_with(SPARK)))
 }
 
-/// A model that is read.
-struct SparkModel {
-    signature: Signature,
-    executable: Arc<dyn Executable>,
-    /// The version of Spark that wrote it; empty if not recorded.
-    written_by: String,
-    /// The size of its files.
-    bytes: u64,
+fn open(folder: &Path) -> Result<Evaluated> {
+    read(folder).map_err(|error| error.context(folder.display()))
 }
 
-impl SparkModel {
-    fn open(folder: &Path) -> Result<Self> {
-        SparkModel::read(folder).map_err(|error| error.context(folder.display()))
+fn read(folder: &Path) -> Result<Evaluated> {
+    let stage = StageFolder::open(folder)?;
+    let bytes = size_of_files(folder, 0);
+    if stage.class()?.starts_with(MLLIB) {
+        let parameters = classes::read_mllib(stage.metadata(), &stage.data()?)?;
+        let (signature, model) = SparkLinearModel::new(parameters)?;
+        let written_by = match stage.version() {
+            "" => String::new(),
+            version => format!("Spark {version}"),
+        };
+        let executable: Arc<dyn Executable> = Arc::new(model);
+        return Ok(Evaluated { signatures: vec![signature], executable, written_by, bytes });
     }
-
-    fn read(folder: &Path) -> Result<Self> {
-        let stage = StageFolder::open(folder)?;
-        let bytes = size_of_files(folder, 0);
-        if stage.class()?.starts_with(MLLIB) {
-            let parameters = classes::read_mllib(stage.metadata(), &stage.data()?)?;
-            let (signature, model) = SparkLinearModel::new(parameters)?;
-            let executable: Arc<dyn Executable> = Arc::new(model);
-            let written_by = match stage.version() {
-                "" => String::new(),
-                version => format!("Spark {version}"),
-            };
-            return Ok(SparkModel { signature, executable, written_by, bytes });
-        }
-        let pipeline = SparkPipeline::load(folder)?;
-        let (signature, written_by) = (pipeline.signature()?, pipeline.written_by.clone());
-        Ok(SparkModel { signature, executable: Arc::new(pipeline), written_by, bytes })
-    }
+    let pipeline = SparkPipeline::load(folder)?;
+    Ok(Evaluated {
+        signatures: vec![pipeline.signature()?],
+        written_by: pipeline.written_by.clone(),
+        executable: Arc::new(pipeline),
+        bytes,
+    })
 }
 
 /// The size of the files in a folder and those in it.

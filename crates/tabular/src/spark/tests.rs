@@ -15,7 +15,7 @@ use super::parquet::ParquetColumns;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::RunOptions;
-use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, aligned_vec};
 
 const SAMPLE: &str = "simple-tensorflow-serving/models/mllib_lr_model";
 
@@ -27,10 +27,10 @@ fn rows(rows: &[Vec<f64>]) -> Tensor {
     Tensor::from_vec(Shape::new(&dims).expect("a shape"), values).expect("a tensor")
 }
 
-fn run(folder: &SparkModel, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
+fn run(folder: &Evaluated, input: Tensor) -> Result<BTreeMap<String, Vec<f64>>> {
     let outputs = folder.executable.run(0, &[input], RunOptions::default())?;
     let mut named = BTreeMap::new();
-    for (spec, tensor) in folder.signature.outputs.iter().zip(&outputs) {
+    for (spec, tensor) in folder.signatures[0].outputs.iter().zip(&outputs) {
         let values = tensor.values::<f64>().expect("doubles").to_vec();
         named.insert(spec.alias.clone(), values);
     }
@@ -55,7 +55,7 @@ fn models_predict_what_spark_predicts() {
     let expected: BTreeMap<String, Vec<Case>> = serde_json::from_str(&text).expect("expected");
     assert_eq!(expected.len(), 12);
     for (name, cases) in expected {
-        let model = SparkModel::open(&folder.join(&name));
+        let model = open(&folder.join(&name));
         let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
         let input: Vec<Vec<f64>> = cases.iter().map(|case| case.features.clone()).collect();
         let outputs = run(&model, rows(&input)).expect("outputs");
@@ -82,9 +82,9 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = test_data(SAMPLE);
     assert!(Spark.recognises(&Place::new(&folder)));
     assert!(matches!(Spark.check(&folder), Completeness::Complete));
-    let model = SparkModel::open(&folder).expect("a model");
+    let model = open(&folder).expect("a model");
     assert_eq!(model.written_by, "Spark 2.3.2");
-    assert_eq!(model.signature.inputs[0].shape.sizes(), Some(vec![-1, 692]));
+    assert_eq!(model.signatures[0].inputs[0].shape.sizes(), Some(vec![-1, 692]));
 
     // The expected probabilities were computed by hand, from the coefficients as pyarrow reads them.
     let input = [
@@ -101,7 +101,7 @@ fn the_sample_of_simple_tensorflow_serving_is_read() {
 
 #[test]
 fn inputs_of_any_shape_are_answered_or_refused() {
-    let model = SparkModel::open(&test_data(SAMPLE)).expect("a model");
+    let model = open(&test_data(SAMPLE)).expect("a model");
     let none = Tensor::from_vec(Shape::new(&[0, 692]).expect("a shape"), aligned_vec::<f64>(0));
     assert_eq!(run(&model, none.expect("a tensor")).expect("no rows")["prediction"].len(), 0);
     let error = run(&model, rows(&[vec![0.0; 3]])).expect_err("too few").to_string();
@@ -142,7 +142,7 @@ fn stage(class: &str, parameters: &Value) -> Value {
 fn refusal(stages: &[Value]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     pipeline_of(folder.path(), stages);
-    SparkModel::open(folder.path()).err().expect("refused").to_string()
+    open(folder.path()).err().expect("refused").to_string()
 }
 
 #[test]
@@ -311,8 +311,8 @@ fn compare(
     write_model(folder.path(), files);
     assert!(Spark.recognises(&Place::new(folder.path())));
     assert!(matches!(Spark.check(folder.path()), Completeness::Complete));
-    let model = SparkModel::open(folder.path())?;
-    let signature = &model.signature;
+    let model = open(folder.path())?;
+    let signature = &model.signatures[0];
     let inputs = signature.inputs.iter();
     let inputs: Vec<Tensor> =
         inputs.map(|spec| input_of(columns, &spec.alias, spec.dtype().expect("a dtype"))).collect();
@@ -457,10 +457,10 @@ fn damaged_pipelines_are_refused_or_answer() {
             }
             fs::write(folder.path().join(path), &bytes).expect("written");
             let is_cut = bytes.len() < files[path].len();
-            match SparkModel::open(folder.path()) {
+            match open(folder.path()) {
                 Ok(model) => {
                     assert!(!is_cut || !path.ends_with(".parquet"), "{name}: {path} cut");
-                    let inputs = zeros(&model.signature);
+                    let inputs = zeros(&model.signatures[0]);
                     drop(model.executable.run(0, &inputs, RunOptions::default()));
                 }
                 Err(error) => assert!(!error.message().is_empty()),
@@ -472,7 +472,7 @@ fn damaged_pipelines_are_refused_or_answer() {
         // It may still be written.
         let check = Spark.check(folder.path());
         assert!(!matches!(check, Completeness::Broken(_)), "{name} without {path}");
-        assert!(SparkModel::open(folder.path()).is_err(), "{name} without {path}");
+        assert!(open(folder.path()).is_err(), "{name} without {path}");
     }
 }
 
@@ -481,10 +481,10 @@ fn invalid_values_are_refused_with_their_column_and_row() {
     let models = pipelines();
     let folder = tempfile::tempdir().expect("a folder");
     write_model(folder.path(), &models["poisson_robust"]);
-    let model = SparkModel::open(folder.path()).expect("a model");
+    let model = open(folder.path()).expect("a model");
     let rows = gzip_json("rows.json.gz");
     let run = |rows: &Value| {
-        let inputs = model.signature.inputs.iter();
+        let inputs = model.signatures[0].inputs.iter();
         let inputs: Vec<Tensor> =
             inputs.map(|spec| input_of(rows, &spec.alias, DType::Double)).collect();
         model.executable.run(0, &inputs, RunOptions::default())

@@ -7,10 +7,12 @@
 //!   other platforms, and `estimator` for those that are steps of scikit-learn's pipelines.
 
 use std::borrow::Cow;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use crate::evaluated::{self, Evaluated};
+use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod binary;
@@ -68,36 +70,26 @@ impl Platform for XGBoost {
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        match files::check(folder, &format::XGBOOST_ENDINGS) {
-            Completeness::Missing(what) => match format::find(folder) {
-                Ok(_) => Completeness::Complete,
-                Err(error) if error.code() == Code::NotFound => Completeness::Missing(what),
-                Err(error) => Completeness::Broken(error),
-            },
-            found @ (Completeness::Complete | Completeness::Broken(_)) => found,
-        }
+        evaluated::check(folder, &format::XGBOOST_ENDINGS, format::find)
     }
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        let (model, bytes) = format::read(folder)?;
-        Ok(Inspection {
-            signatures: vec![model.signature()],
-            written_by: model.written_by,
-            bytes,
-            external_ops: Vec::new(),
-        })
+        Ok(read(folder)?.inspection())
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        let (model, bytes) = format::read(folder)?;
-        Ok(Loaded {
-            signatures: vec![model.signature()],
-            executable: Arc::new(model),
-            bytes,
-            marshalled_hooks: false,
-            external_ops: Vec::new(),
-        })
+        Ok(read(folder)?.loaded())
     }
+}
+
+fn read(folder: &Path) -> Result<Evaluated> {
+    let (mut model, bytes) = format::read(folder)?;
+    Ok(Evaluated {
+        signatures: vec![model.signature()],
+        written_by: mem::take(&mut model.written_by),
+        executable: Arc::new(model),
+        bytes,
+    })
 }
 
 /// The error for a damaged file.
