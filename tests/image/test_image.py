@@ -238,7 +238,7 @@ class Contents(unittest.TestCase):
             bom = json.load(file)
         self.assertEqual(bom["bomFormat"], "CycloneDX")
         purls = [component["purl"] for component in bom["components"]]
-        for start in ("pkg:cargo/tokio@", "pkg:deb/debian/libc6@", "pkg:pypi/onnxruntime@"):
+        for start in ("pkg:cargo/tokio@", "pkg:deb/debian/libc6@", "pkg:pypi/onnxruntime@", "pkg:pypi/ai-edge-litert@"):
             self.assertTrue(any(purl.startswith(start) for purl in purls), start)
         for component in bom["components"]:
             self.assertTrue(component["name"] and component["version"], component)
@@ -262,17 +262,27 @@ class Slim(unittest.TestCase):
             total += sum(os.lstat(os.path.join(parent, name)).st_size for name in files)
         self.assertLessEqual(total, 120e6)
 
-    def test_models_without_libtensorflow(self):
+    def start(self, model):
+        """A container that serves a file of the test data as the model `m`."""
         models = tempfile.mkdtemp(prefix="models-")
         self.addCleanup(shutil.rmtree, models)
         os.mkdir(f"{models}/1")
-        shutil.copy(f"{ROOT}/tests/data/platforms/onnx/half_plus_two.onnx", f"{models}/1/m.onnx")
+        shutil.copy(f"{ROOT}/tests/data/platforms/{model}", f"{models}/1")
         os.chmod(models, 0o755)
-        mounts = {"/models/m": models}
-        with Container(mounts=mounts, variables={"MODEL_NAME": "m"}) as container:
+        return Container(mounts={"/models/m": models}, variables={"MODEL_NAME": "m"})
+
+    def test_models_without_libtensorflow(self):
+        with self.start("onnx/half_plus_two.onnx") as container:
             container.wait_until_healthy()
             answer = container.call("http://127.0.0.1:8501/v1/models/m:predict", BODY)
             self.assertEqual(predictions(answer), [2.5, 4.5])
+            self.assertEqual(container.stop(), 0)
+
+    def test_models_of_tensorflow_lite(self):
+        with self.start("tflite/made/signatures.tflite") as container:
+            container.wait_until_healthy()
+            status, _ = container.call("http://127.0.0.1:8501/v1/models/m/metadata")
+            self.assertEqual(status, 200)
             self.assertEqual(container.stop(), 0)
 
 
