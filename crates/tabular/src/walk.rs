@@ -34,6 +34,24 @@ pub(crate) fn leaves_of(
     }
 }
 
+/// The same for trees whose leaves are at most `depth` steps away: for trees that are about as deep everywhere,
+/// steps that stay at a leaf cost less than to find out whether all have arrived.
+#[inline]
+pub(crate) fn leaves_within(
+    depth: u32,
+    roots: impl Iterator<Item = u32>,
+    child_of: impl Fn(usize) -> usize,
+) -> [usize; LANES] {
+    let mut lanes = [0; LANES];
+    lanes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
+    for _ in 0..depth {
+        for node in &mut lanes {
+            *node = child_of(*node);
+        }
+    }
+    lanes
+}
+
 /// The leaf that a row reaches from `node`.
 fn leaf_of(mut node: usize, child_of: &impl Fn(usize) -> usize) -> usize {
     loop {

@@ -2,13 +2,14 @@
 """Compares the time of a prediction with that of the libraries, in turns, with one thread each:
 
     pip install lightgbm==4.7.0 catboost==1.2.10 xgboost==3.2.0 numpy
-    python3 time_trees.py [--rounds 3]
+    python3 time_trees.py [--rounds 3] [--only LightGBM]
 
 Builds the evaluators first. Prints the medians of the rounds, in microseconds for a run of 1 row and of 1000
 rows, and the ratio of this project's to the library's.
 """
 
 import argparse
+import ctypes
 import os
 import statistics
 import subprocess
@@ -42,7 +43,28 @@ def of_lightgbm(folder, rounds, leaves, classes):
     model = lightgbm.train(settings, lightgbm.Dataset(values, target), rounds)
     model.save_model(os.path.join(folder, "model.txt"))
     loaded = lightgbm.Booster(model_file=os.path.join(folder, "model.txt"))
-    return lambda rows: loaded.predict(rows, num_threads=1)
+    one = single_row_of_lightgbm(loaded, classes)
+    return lambda rows: one(rows) if len(rows) == 1 else loaded.predict(rows, num_threads=1)
+
+
+def single_row_of_lightgbm(booster, classes):
+    """The library's own function for one row, which Python's package does not use."""
+    library, handle = lightgbm.basic._LIB, ctypes.c_void_p()
+    start = library.LGBM_BoosterPredictForMatSingleRowFastInit
+    failed = start(
+        *(booster._handle, 0, 0, -1, 1, FEATURES, b"num_threads=1"), ctypes.byref(handle)
+    )
+    assert failed == 0
+    predict = library.LGBM_BoosterPredictForMatSingleRowFast
+    results, count = (ctypes.c_double * classes)(), ctypes.c_int64()
+    returned = ctypes.byref(count)
+    # As a number, because the conversion to a pointer takes longer than the prediction.
+    predict.argtypes = [ctypes.c_void_p] * 4
+
+    def one(rows):
+        assert predict(handle, rows.ctypes.data, returned, results) == 0
+
+    return one
 
 
 def of_catboost(folder, rounds, policy, classes):
@@ -119,13 +141,17 @@ def build():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", metavar="TEXT", default="", help="models with this in their name")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     program = build()
     print("| model | 1 row: here | library | ratio | 1000 rows: here | library | ratio |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name, make, arguments in CASES:
+    for name, make, settings in CASES:
+        if arguments.only not in name:
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            predict = make(folder, *arguments)
+            predict = make(folder, *settings)
             values = data()[0][:10_000]
             if make is of_xgboost:
                 values = values.astype(np.float32)
@@ -133,7 +159,10 @@ def main():
             times = []
             for _ in range(rounds):
                 alone = time_of(predict, np.split(values[:1000], 1000), 1000)
-                many = time_of(predict, np.split(values, 10), 20)
+                many_rows = np.split(values, 10)
+                if make is of_catboost:
+                    many_rows = [catboost.Pool(rows) for rows in many_rows]
+                many = time_of(predict, many_rows, 20)
                 times.append([*ours(program, folder), alone, many])
             one, thousand, alone, many = (
                 statistics.median(each) for each in zip(*times, strict=True)

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use super::damaged;
 use super::tree::{LightgbmTree, LinearLeaf, MissingType, SplitCondition, SplitNode};
-use crate::walk::{LANES, leaves_of};
+use crate::walk::{LANES, leaves_of, leaves_within};
 use tensorserve_tensor::error::Result;
 
 /// All trees of a model.
@@ -22,26 +22,31 @@ pub(super) struct Forest {
     category_sets: Vec<WordRange>,
     /// The bits of all category sets.
     words: Vec<u32>,
+    /// Whether a threshold alone does not decide somewhere.
+    has_special: bool,
     linear_leaves: Vec<FlatLinearLeaf>,
     /// The terms of all linear leaves.
     terms: Vec<LinearTerm>,
 }
 
-/// A node or a leaf.
+/// A node or a leaf. A leaf is its own left child, where every value goes, so that a walk needs no case for it.
 #[derive(Clone, Copy)]
 struct FlatNode {
-    /// The threshold, up to which values go to the left; or the index of a category set; or the value
-    /// of a leaf.
+    /// The threshold, up to which values go to the left, NaN for a leaf; or the index of a category set.
     value: f64,
+    /// The value of a leaf.
+    leaf: f64,
     /// The feature, with the flags [`NAN_LEFT`], [`SPECIAL`] and [`BY_CATEGORY`]. Of a leaf, one more
-    /// than its index in [`Forest::linear_leaves`], or 0.
+    /// than its index in [`Forest::linear_leaves`], or 0, with [`NAN_LEFT`].
     feature: u32,
-    /// The index of the left child; the right one follows it. [`NO_CHILD`] marks a leaf.
+    /// The index of the left child; the right one follows it.
     left: u32,
 }
 
 struct TreeRoot {
     node: u32,
+    /// The number of steps to its deepest leaf.
+    depth: u32,
     output: u32,
 }
 
@@ -76,8 +81,8 @@ const BY_CATEGORY: u32 = 1 << 29;
 /// The bits of [`FlatNode::feature`] that hold the feature.
 const FEATURE_BITS: u32 = BY_CATEGORY - 1;
 
-/// No node is its own child, and the first node is a root.
-const NO_CHILD: u32 = 0;
+/// Trees up to this depth are taken to be about as deep everywhere.
+const EVEN_DEPTH: u32 = 12;
 
 /// The most features that a node can distinguish.
 pub(super) const MAX_FEATURES: usize = FEATURE_BITS as usize;
@@ -100,16 +105,17 @@ impl Forest {
         let root = self.nodes.len();
         self.nodes.push(FlatNode::EMPTY);
         let start = if tree.splits.is_empty() { !0 } else { 0 };
-        // Indices of a node in the file and here.
-        let mut open = VecDeque::from([(start, root)]);
-        let mut visited = 0;
-        while let Some((from, to)) = open.pop_front() {
+        // Indices of a node in the file and here, and its depth.
+        let mut open = VecDeque::from([(start, root, 0)]);
+        let (mut visited, mut depth) = (0, 0);
+        while let Some((from, to, level)) = open.pop_front() {
+            depth = level;
             visited += 1;
             if visited > tree.splits.len() + tree.leaves.len() {
                 return Err(damaged("the nodes form a cycle"));
             }
             let flat = match usize::try_from(from) {
-                Err(_) => self.flat_leaf(tree, !from, features)?,
+                Err(_) => self.flat_leaf(tree, !from, features, to)?,
                 Ok(index) => {
                     let split = tree.splits.get(index).ok_or_else(|| {
                         let splits = tree.splits.len();
@@ -117,7 +123,10 @@ impl Forest {
                     })?;
                     let left = self.nodes.len();
                     self.nodes.extend([FlatNode::EMPTY; 2]);
-                    open.extend([(split.left, left), (split.right, left + 1)]);
+                    open.extend([
+                        (split.left, left, level + 1),
+                        (split.right, left + 1, level + 1),
+                    ]);
                     self.flat_split(split, features, left, first_word)?
                 }
             };
@@ -125,11 +134,18 @@ impl Forest {
                 *slot = flat;
             }
         }
-        self.trees.push(TreeRoot { node: to_u32(root)?, output: to_u32(output)? });
+        self.trees.push(TreeRoot { node: to_u32(root)?, depth, output: to_u32(output)? });
         Ok(())
     }
 
-    fn flat_leaf(&mut self, tree: &LightgbmTree, leaf: i64, features: usize) -> Result<FlatNode> {
+    /// The leaf number `leaf` of a tree, whose index here is `to`.
+    fn flat_leaf(
+        &mut self,
+        tree: &LightgbmTree,
+        leaf: i64,
+        features: usize,
+        to: usize,
+    ) -> Result<FlatNode> {
         let index = usize::try_from(leaf).unwrap_or(usize::MAX);
         let value = *tree.leaves.get(index).ok_or_else(|| {
             let leaves = tree.leaves.len();
@@ -139,7 +155,15 @@ impl Forest {
             None => 0,
             Some(linear) => self.add_linear_leaf(linear, features)?,
         };
-        Ok(FlatNode { value, feature, left: NO_CHILD })
+        if feature > FEATURE_BITS {
+            return Err(damaged("the model has too many linear leaves"));
+        }
+        Ok(FlatNode {
+            leaf: value,
+            feature: feature | NAN_LEFT,
+            left: to_u32(to)?,
+            ..FlatNode::EMPTY
+        })
     }
 
     /// Adds the linear model of a leaf, and returns one more than its index.
@@ -175,7 +199,8 @@ impl Forest {
                 (f64::from(to_u32(self.category_sets.len() - 1)?), SPECIAL | BY_CATEGORY)
             }
         };
-        Ok(FlatNode { value, feature: feature | flags, left: to_u32(left)? })
+        self.has_special |= flags & SPECIAL != 0;
+        Ok(FlatNode { value, feature: feature | flags, left: to_u32(left)?, ..FlatNode::EMPTY })
     }
 
     /// The number of trees.
@@ -193,10 +218,17 @@ impl Forest {
     pub(super) fn add_to(&self, sums: &mut [f64], outputs: usize, rows: &[f64], features: usize) {
         // Trees in the outer loop, so that a few of them stay in the cache for all rows.
         for trees in self.trees.chunks(LANES) {
+            let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
                 let roots = trees.iter().map(|tree| tree.node);
-                let leaves = leaves_of(roots, |node| self.child_of(node, row));
+                let leaves = match (self.has_special, depth <= EVEN_DEPTH) {
+                    (true, _) => leaves_of(roots, |node| self.child_of(node, row)),
+                    (false, false) => leaves_of(roots, |node| self.child_by_number(node, row)),
+                    (false, true) => {
+                        leaves_within(depth, roots, |node| self.child_by_number(node, row))
+                    }
+                };
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     if let Some(sum) = sums.get_mut(tree.output as usize) {
                         *sum += self.value_of(leaf, row);
@@ -209,8 +241,11 @@ impl Forest {
     /// The value of `leaf` for `row`.
     #[inline]
     fn value_of(&self, leaf: usize, row: &[f64]) -> f64 {
-        let Some(&FlatNode { value, feature, .. }) = self.nodes.get(leaf) else { return 0.0 };
-        if feature == 0 { value } else { self.linear_value(feature as usize - 1, value, row) }
+        let Some(&FlatNode { leaf: value, feature, .. }) = self.nodes.get(leaf) else { return 0.0 };
+        match (feature & FEATURE_BITS).checked_sub(1) {
+            None => value,
+            Some(linear) => self.linear_value(linear as usize, value, row),
+        }
     }
 
     /// The value of the linear model of a leaf; `value` if one of its features is NaN.
@@ -228,23 +263,34 @@ impl Forest {
         sum
     }
 
-    /// The child of `node` that `row` goes to; of a leaf, the leaf. The choice between left and right
-    /// is arithmetic, as a branch could not be predicted.
+    /// The child of `node` that `row` goes to; of a leaf, the leaf.
     #[inline]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // For NaN.
     fn child_of(&self, node: usize, row: &[f64]) -> usize {
-        let Some(&FlatNode { feature, value, left }) = self.nodes.get(node) else { return node };
-        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f64::NAN);
-        let mut is_left = if feature & NAN_LEFT == 0 { x <= value } else { !(x > value) };
-        if feature & SPECIAL != 0 && left != NO_CHILD {
-            is_left = if feature & BY_CATEGORY == 0 {
-                is_left ^ is_zero(x)
-            } else {
-                self.is_in_set(value, x)
-            };
+        let Some(&FlatNode { feature, value, left, .. }) = self.nodes.get(node) else {
+            return node;
+        };
+        let by_number = self.child_by_number(node, row);
+        if feature & SPECIAL == 0 {
+            return by_number;
         }
-        let next = left as usize + usize::from(!is_left);
-        if left == NO_CHILD { node } else { next }
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f64::NAN);
+        let is_left = match feature & BY_CATEGORY == 0 {
+            true => (by_number == left as usize) ^ is_zero(x),
+            false => self.is_in_set(value, x),
+        };
+        left as usize + usize::from(!is_left)
+    }
+
+    /// The same for a node of which the threshold alone decides. The choice between left and right is
+    /// arithmetic, as a branch could not be predicted.
+    #[inline]
+    fn child_by_number(&self, node: usize, row: &[f64]) -> usize {
+        let Some(&FlatNode { feature, value, left, .. }) = self.nodes.get(node) else {
+            return node;
+        };
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f64::NAN);
+        let is_nan_right = u32::from(x.is_nan()) & !(feature / NAN_LEFT);
+        (left + (u32::from(x > value) | is_nan_right)) as usize
     }
 
     /// Whether the category `x` is in the category set with the index `set`. Fractions are cut off, so
@@ -264,7 +310,7 @@ impl Forest {
 }
 
 impl FlatNode {
-    const EMPTY: FlatNode = FlatNode { value: 0.0, feature: 0, left: NO_CHILD };
+    const EMPTY: FlatNode = FlatNode { value: f64::NAN, leaf: 0.0, feature: 0, left: 0 };
 }
 
 /// The threshold and the flags of a node that compares numbers.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::damaged;
-use crate::walk::{LANES, leaves_of};
+use crate::walk::{LANES, leaves_of, leaves_within};
 use tensorserve_tensor::error::Result;
 
 /// A tree as a file stores it.
@@ -50,21 +50,25 @@ pub(super) struct Forest {
     leaf_vectors: Vec<f32>,
 }
 
-/// A node or a leaf.
+/// A node or a leaf. A leaf is its own left child, where every value goes, so that a walk needs no case for it.
 #[derive(Clone, Copy)]
 struct FlatNode {
-    /// The feature, with the flags [`DEFAULT_LEFT`] and [`BY_CATEGORY`]. Of a leaf with a value for
-    /// each output, where those start in [`Forest::leaf_vectors`].
+    /// The feature, with the flags [`DEFAULT_RIGHT`] and [`BY_CATEGORY`].
     feature: u32,
-    /// The threshold, from which on values go to the right; or the bits of an index into
-    /// [`Forest::category_sets`]; or the value of a leaf.
+    /// The threshold, from which on values go to the right, NaN for a leaf; or the bits of an index into
+    /// [`Forest::category_sets`].
     value: f32,
-    /// The index of the left child; the right one follows it. [`NO_CHILD`] marks a leaf.
+    /// The index of the left child; the right one follows it.
     left: u32,
+    /// The value of a leaf. Of one with a value for each output, the bits of where those start in
+    /// [`Forest::leaf_vectors`].
+    leaf: f32,
 }
 
 struct TreeRoot {
     node: u32,
+    /// The number of steps to its deepest leaf.
+    depth: u32,
     output: u32,
     /// The number of values in a leaf; 0 for a single one, which is in the node.
     width: u32,
@@ -76,8 +80,8 @@ struct CategorySet {
     len: usize,
 }
 
-/// Flag of [`FlatNode::feature`]: a missing value goes to the left.
-const DEFAULT_LEFT: u32 = 1 << 31;
+/// Flag of [`FlatNode::feature`]: a missing value goes to the right.
+const DEFAULT_RIGHT: u32 = 1 << 31;
 
 /// Flag of [`FlatNode::feature`]: the node splits by category.
 const BY_CATEGORY: u32 = 1 << 30;
@@ -85,8 +89,8 @@ const BY_CATEGORY: u32 = 1 << 30;
 /// The bits of [`FlatNode::feature`] that hold the feature.
 const FEATURE_BITS: u32 = BY_CATEGORY - 1;
 
-/// No node is its own child, and the first node is a root.
-const NO_CHILD: u32 = 0;
+/// Trees up to this depth are taken to be about as deep everywhere.
+const EVEN_DEPTH: u32 = 12;
 
 /// The most features that a node can distinguish.
 pub(super) const MAX_FEATURES: usize = FEATURE_BITS as usize;
@@ -117,10 +121,11 @@ impl Forest {
         let width = if tree.leaf_vectors.is_empty() { 0 } else { outputs };
         let root = self.nodes.len();
         self.nodes.push(FlatNode::EMPTY);
-        // Indices of a node in the file and here.
-        let mut open = VecDeque::from([(0, root)]);
-        let mut visited = 0;
-        while let Some((from, to)) = open.pop_front() {
+        // Indices of a node in the file and here, and its depth.
+        let mut open = VecDeque::from([(0, root, 0)]);
+        let (mut visited, mut depth) = (0, 0);
+        while let Some((from, to, level)) = open.pop_front() {
+            depth = level;
             let node = tree.nodes.get(from).ok_or_else(|| {
                 let nodes = tree.nodes.len();
                 damaged(format!("node {from} does not exist; the number of nodes is {nodes}"))
@@ -130,11 +135,11 @@ impl Forest {
                 return Err(damaged("the nodes form a cycle"));
             }
             let flat = match node.children {
-                None => self.flat_leaf(tree, node, weight, width)?,
+                None => self.flat_leaf(tree, node, weight, (to, width))?,
                 Some((left, right)) => {
                     let index = self.nodes.len();
                     self.nodes.extend([FlatNode::EMPTY; 2]);
-                    open.extend([(left, index), (right, index + 1)]);
+                    open.extend([(left, index, level + 1), (right, index + 1, level + 1)]);
                     self.flat_split(tree, node, features, index)?
                 }
             };
@@ -144,6 +149,7 @@ impl Forest {
         }
         self.trees.push(TreeRoot {
             node: to_u32(root)?,
+            depth,
             output: to_u32(output)?,
             width: to_u32(width)?,
         });
@@ -155,19 +161,20 @@ impl Forest {
         tree: &XgboostTree,
         leaf: &XgboostNode,
         weight: f32,
-        width: usize,
+        (index, width): (usize, usize),
     ) -> Result<FlatNode> {
+        let left = to_u32(index)?;
         match leaf.condition {
             NodeCondition::Number(value) if width == 0 => {
-                Ok(FlatNode { feature: 0, value: value * weight, left: NO_CHILD })
+                Ok(FlatNode { left, leaf: value * weight, ..FlatNode::EMPTY })
             }
             NodeCondition::LeafVector(start) if width > 0 => {
                 let end = start.checked_add(width);
                 let values = end.and_then(|end| tree.leaf_vectors.get(start..end));
                 let values = values.ok_or_else(|| damaged("the values of a leaf are missing"))?;
-                let feature = to_u32(self.leaf_vectors.len())?;
+                let start = f32::from_bits(to_u32(self.leaf_vectors.len())?);
                 self.leaf_vectors.extend(values.iter().map(|value| value * weight));
-                Ok(FlatNode { feature, value: 0.0, left: NO_CHILD })
+                Ok(FlatNode { left, leaf: start, ..FlatNode::EMPTY })
             }
             NodeCondition::Number(_)
             | NodeCondition::LeafVector(_)
@@ -190,12 +197,11 @@ impl Forest {
             )));
         }
         let mut feature = to_u32(index)?;
-        if node.default_left {
-            feature |= DEFAULT_LEFT;
+        if !node.default_left {
+            feature |= DEFAULT_RIGHT;
         }
         let value = match node.condition {
-            // No value is smaller than NaN; none is smaller than this either, and it needs no
-            // branch of its own.
+            // No value is smaller than NaN. None is smaller than this either, and it marks no leaf.
             NodeCondition::Number(value) if value.is_nan() => f32::NEG_INFINITY,
             NodeCondition::Number(value) => value,
             NodeCondition::Categories { start, count } => {
@@ -210,7 +216,7 @@ impl Forest {
                 return Err(damaged("a node with children has the value of a leaf"));
             }
         };
-        Ok(FlatNode { feature, value, left: to_u32(left)? })
+        Ok(FlatNode { feature, value, left: to_u32(left)?, ..FlatNode::EMPTY })
     }
 
     /// Adds a set of categories, and returns its index.
@@ -245,12 +251,20 @@ impl Forest {
     /// Adds the leaf values of `rows`, of `features` values each, to `sums`, which has `outputs`
     /// values for each row.
     pub(super) fn add_to(&self, sums: &mut [f32], outputs: usize, rows: &[f32], features: usize) {
+        let has_categories = !self.category_sets.is_empty();
         // Trees in the outer loop, so that a few of them stay in the cache for all rows.
         for trees in self.trees.chunks(LANES) {
+            let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
                 let roots = trees.iter().map(|tree| tree.node);
-                let leaves = leaves_of(roots, |node| self.child_of(node, row));
+                let leaves = match (has_categories, depth <= EVEN_DEPTH) {
+                    (true, _) => leaves_of(roots, |node| self.child_of(node, row)),
+                    (false, false) => leaves_of(roots, |node| self.child_by_number(node, row)),
+                    (false, true) => {
+                        leaves_within(depth, roots, |node| self.child_by_number(node, row))
+                    }
+                };
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     self.add_leaf(tree, leaf, sums);
                 }
@@ -262,29 +276,38 @@ impl Forest {
         let Some(leaf) = self.nodes.get(leaf) else { return };
         if tree.width == 0 {
             if let Some(sum) = sums.get_mut(tree.output as usize) {
-                *sum += leaf.value;
+                *sum += leaf.leaf;
             }
         } else {
-            let values = self.leaf_vectors.get(leaf.feature as usize..).unwrap_or_default();
+            let values = self.leaf_vectors.get(leaf.leaf.to_bits() as usize..).unwrap_or_default();
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
     }
 
-    /// The child of `node` that `row` goes to; of a leaf, the leaf. The choice between left and right
-    /// is arithmetic, as a branch could not be predicted.
+    /// The child of `node` that `row` goes to; of a leaf, the leaf.
     #[inline]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // For NaN.
     fn child_of(&self, node: usize, row: &[f32]) -> usize {
-        let Some(&FlatNode { feature, value, left }) = self.nodes.get(node) else { return node };
-        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f32::NAN);
-        let is_default_left = feature & DEFAULT_LEFT != 0;
-        let is_left = if feature & BY_CATEGORY == 0 {
-            if is_default_left { !(x >= value) } else { x < value }
-        } else {
-            !self.is_in_set(value.to_bits(), x) && (!x.is_nan() || is_default_left)
+        let Some(&FlatNode { feature, value, left, .. }) = self.nodes.get(node) else {
+            return node;
         };
-        let next = left as usize + usize::from(!is_left);
-        if left == NO_CHILD { node } else { next }
+        if feature & BY_CATEGORY == 0 {
+            return self.child_by_number(node, row);
+        }
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f32::NAN);
+        let is_missing_right = x.is_nan() && feature & DEFAULT_RIGHT != 0;
+        left as usize + usize::from(is_missing_right || self.is_in_set(value.to_bits(), x))
+    }
+
+    /// The same for a node that splits by a number. The choice between left and right is arithmetic, as a
+    /// branch could not be predicted.
+    #[inline]
+    fn child_by_number(&self, node: usize, row: &[f32]) -> usize {
+        let Some(&FlatNode { feature, value, left, .. }) = self.nodes.get(node) else {
+            return node;
+        };
+        let x = row.get((feature & FEATURE_BITS) as usize).copied().unwrap_or(f32::NAN);
+        let is_right = u32::from(x >= value) | (u32::from(x.is_nan()) & (feature / DEFAULT_RIGHT));
+        (left + is_right) as usize
     }
 
     /// Whether the category `x` is in the category set with the index `set`.
@@ -301,7 +324,7 @@ impl Forest {
 }
 
 impl FlatNode {
-    const EMPTY: FlatNode = FlatNode { feature: 0, value: 0.0, left: NO_CHILD };
+    const EMPTY: FlatNode = FlatNode { feature: 0, value: f32::NAN, left: 0, leaf: 0.0 };
 }
 
 /// The index of the word and the bit of a category in its set.
