@@ -62,7 +62,7 @@ WORDS = {
     "catboost": ["crates/tabular/src/catboost"],
     "pmml": ["crates/tabular/src/pmml"],
     "spark": ["crates/tabular/src/spark"],
-    "h2o": ["crates/tabular/src/h2o", "crates/tabular/src/zip.rs"],
+    "h2o": ["crates/tabular/src/h2o", "crates/codec/src/zip.rs"],
     "torch": ["crates/torch/src"],
     "executorch": ["crates/torch/src/executorch", "crates/codec/src/flatbuffer.rs"],
     "foreign": ["crates/platform/src/foreign"],

@@ -230,9 +230,10 @@ fn archive_of(files: &[(&[u8], &[u8])]) -> Vec<u8> {
         count += 1;
     }
     let start = u32::try_from(bytes.len()).expect("the input is short");
-    let counts = [count.to_le_bytes(), [0; 2], [0; 2]].concat();
+    let size = u32::try_from(directory.len()).expect("the input is short");
+    let place = [size.to_le_bytes(), start.to_le_bytes()].concat();
     bytes.extend(directory);
-    bytes.extend([&b"PK\x05\x06"[..], &[0; 6], &counts, &start.to_le_bytes(), &[0; 2]].concat());
+    bytes.extend([&b"PK\x05\x06"[..], &[0; 6], &count.to_le_bytes(), &place, &[0; 2]].concat());
     bytes
 }
 

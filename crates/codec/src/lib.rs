@@ -18,3 +18,4 @@ pub mod npy;
 pub mod places;
 pub mod table;
 pub mod tfrecord;
+pub mod zip;

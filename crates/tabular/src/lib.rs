@@ -45,5 +45,3 @@ mod tests;
 mod walk;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;
-#[cfg(any(feature = "h2o", feature = "pickle"))]
-mod zip;

@@ -25,7 +25,7 @@ const EXTERNAL_NAMESPACES: [&str; 6] =
     ["c10d", "_c10d_functional", "_c10d_functional_autograd", "dist_c10d", "dist_rpc", "symm_mem"];
 
 /// The largest source file of a module, and all of them together, in bytes.
-const LARGEST_SOURCE: u64 = 64 << 20;
+const LARGEST_SOURCE: usize = 64 << 20;
 const LARGEST_SOURCES: usize = 256 << 20;
 
 /// The names in the source text of a module.

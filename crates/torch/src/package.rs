@@ -10,7 +10,7 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor};
 
 /// The largest source of a wrapper that is read.
-const LARGEST_WRAPPER: u64 = 64 << 20;
+const LARGEST_WRAPPER: usize = 64 << 20;
 
 /// The most inputs and dimensions that are read.
 const MOST_INPUTS: usize = 4096;

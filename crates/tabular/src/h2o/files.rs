@@ -6,7 +6,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 
 use super::damaged;
-use crate::zip::ZipArchive;
+use tensorserve_codec::zip::ZipArchive;
 use tensorserve_tensor::error::{Code, Result};
 
 /// How many times as large as the archive its files may be, all together, when they are unpacked:
@@ -18,7 +18,7 @@ const MIN_BUDGET: usize = 2 << 20;
 
 /// The archive of a MOJO.
 pub(super) struct MojoArchive {
-    zip: ZipArchive,
+    zip: ZipArchive<Bytes>,
     /// How many bytes may still be unpacked.
     budget: Cell<usize>,
 }

@@ -295,11 +295,12 @@ fn stored(files: &[(String, Vec<u8>)]) -> Vec<u8> {
         bytes.extend(content);
     }
     let start = u32::try_from(bytes.len()).expect("small").to_le_bytes();
+    let size = u32::try_from(directory.len()).expect("small").to_le_bytes();
     bytes.extend(directory);
     bytes.extend(b"PK\x05\x06");
     bytes.extend([0; 6]);
     bytes.extend(u16::try_from(files.len()).expect("few").to_le_bytes());
-    bytes.extend([0; 4]);
+    bytes.extend(size);
     bytes.extend(start);
     bytes.extend([0; 2]);
     bytes

@@ -112,7 +112,7 @@ pub struct PickleObject {
 /// [`Code::Unimplemented`] for a kind of compression or a part of a pickle that is not supported;
 /// [`Code::ResourceExhausted`] for a pickle of more than `max_bytes`, or with too many values.
 pub fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
-    if bytes.starts_with(crate::zip::MAGIC) {
+    if bytes.starts_with(tensorserve_codec::zip::MAGIC) {
         return skops::read(bytes, max_bytes);
     }
     let bytes = uncompressed(bytes, max_bytes)?;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::array::{NumpyArray, NumpyDtype, dtype_kind};
 use super::{Pickle, PickleId, PickleNode, PickleObject};
-use crate::zip::ZipArchive;
+use tensorserve_codec::zip::ZipArchive;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The file that describes the values.
@@ -20,7 +20,7 @@ const SCHEMA: &str = "schema.json";
 const DEEPEST: usize = 64;
 
 struct SkopsReader {
-    archive: ZipArchive,
+    archive: ZipArchive<Bytes>,
     nodes: Vec<PickleNode>,
     /// How many bytes the arrays may still take.
     left: usize,
