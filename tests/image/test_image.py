@@ -238,7 +238,12 @@ class Contents(unittest.TestCase):
             bom = json.load(file)
         self.assertEqual(bom["bomFormat"], "CycloneDX")
         purls = [component["purl"] for component in bom["components"]]
-        for start in ("pkg:cargo/tokio@", "pkg:deb/debian/libc6@", "pkg:pypi/onnxruntime@", "pkg:pypi/ai-edge-litert@"):
+        for start in (
+            "pkg:cargo/tokio@",
+            "pkg:deb/debian/libc6@",
+            "pkg:pypi/onnxruntime@",
+            "pkg:pypi/ai-edge-litert@",
+        ):
             self.assertTrue(any(purl.startswith(start) for purl in purls), start)
         for component in bom["components"]:
             self.assertTrue(component["name"] and component["version"], component)
