@@ -112,7 +112,8 @@ def dictionary(target: str, folder: pathlib.Path) -> list[str]:
         files = [path] if path.is_file() else path.rglob("*.rs")
         for file in files:
             code = file.read_text().partition("#[cfg(test)]")[0]
-            words |= set(re.findall(r'b?"([\w./:=+\- ]{2,40})"', code))
+            # libFuzzer reads ASCII only.
+            words |= set(re.findall(r'b?"([\w./:=+\- ]{2,40})"', code, re.ASCII))
     if not words:
         return []
     path = folder / f"{target}.dict"
