@@ -3,17 +3,34 @@
 /// The number of trees that are walked in parallel.
 pub(crate) const LANES: usize = 8;
 
-/// The leaves that a row reaches from `roots`, of which there are at most [`LANES`]; `child_of` is the child of
-/// a node that the row goes to, and of a leaf the leaf. That many trees are walked in parallel, as each step
-/// depends on the one before.
+/// Trees up to this depth are taken to be about as deep everywhere: steps that stay at a leaf cost less than to
+/// find out whether all have arrived.
+const EVEN_DEPTH: u32 = 12;
+
+/// The depth of trees that is not known.
+#[cfg(feature = "h2o")]
+pub(crate) const UNKNOWN_DEPTH: u32 = u32::MAX;
+
+/// The leaves that a row reaches from `roots`, of which there are at most [`LANES`], in at most `depth` steps;
+/// `child_of` is the child of a node that the row goes to, and of a leaf the leaf. That many trees are walked in
+/// parallel, as each step depends on the one before.
 #[inline]
 pub(crate) fn leaves_of(
+    depth: u32,
     roots: impl ExactSizeIterator<Item = u32>,
     child_of: impl Fn(usize) -> usize,
 ) -> [usize; LANES] {
     let count = roots.len();
     let mut lanes = [0; LANES];
     lanes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
+    if depth <= EVEN_DEPTH {
+        for _ in 0..depth {
+            for node in &mut lanes {
+                *node = child_of(*node);
+            }
+        }
+        return lanes;
+    }
     if count < LANES {
         for node in lanes.iter_mut().take(count) {
             *node = leaf_of(*node, &child_of);
@@ -32,24 +49,6 @@ pub(crate) fn leaves_of(
             return lanes;
         }
     }
-}
-
-/// The same for trees whose leaves are at most `depth` steps away: for trees that are about as deep everywhere,
-/// steps that stay at a leaf cost less than to find out whether all have arrived.
-#[inline]
-pub(crate) fn leaves_within(
-    depth: u32,
-    roots: impl Iterator<Item = u32>,
-    child_of: impl Fn(usize) -> usize,
-) -> [usize; LANES] {
-    let mut lanes = [0; LANES];
-    lanes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
-    for _ in 0..depth {
-        for node in &mut lanes {
-            *node = child_of(*node);
-        }
-    }
-    lanes
 }
 
 /// The leaf that a row reaches from `node`.

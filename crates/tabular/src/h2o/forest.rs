@@ -2,7 +2,7 @@
 //! neighbours.
 
 use super::{damaged, numeric};
-use crate::walk::{LANES, leaves_of};
+use crate::walk::{LANES, UNKNOWN_DEPTH, leaves_of};
 use tensorserve_tensor::error::Result;
 
 /// The trees of a model.
@@ -143,7 +143,7 @@ impl MojoForest {
             let pairs = sums.chunks_exact_mut(outputs).zip(rows.chunks_exact(columns));
             for (sums, row) in pairs {
                 let roots = trees.iter().map(|tree| tree.root);
-                let leaves = leaves_of(roots, |node| self.child_of(node, row));
+                let leaves = leaves_of(UNKNOWN_DEPTH, roots, |node| self.child_of(node, row));
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     let leaf = self.nodes.get(leaf).map_or(0.0, |node| node.value);
                     if let Some(sum) = sums.get_mut(tree.output as usize) {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::damaged;
-use crate::walk::{LANES, leaves_of, leaves_within};
+use crate::walk::{LANES, leaves_of};
 use tensorserve_tensor::error::Result;
 
 /// A tree as a file stores it.
@@ -88,9 +88,6 @@ const BY_CATEGORY: u32 = 1 << 30;
 
 /// The bits of [`FlatNode::feature`] that hold the feature.
 const FEATURE_BITS: u32 = BY_CATEGORY - 1;
-
-/// Trees up to this depth are taken to be about as deep everywhere.
-const EVEN_DEPTH: u32 = 12;
 
 /// The most features that a node can distinguish.
 pub(super) const MAX_FEATURES: usize = FEATURE_BITS as usize;
@@ -258,12 +255,9 @@ impl Forest {
             let sums = sums.chunks_exact_mut(outputs);
             for (sums, row) in sums.zip(rows.chunks_exact(features)) {
                 let roots = trees.iter().map(|tree| tree.node);
-                let leaves = match (has_categories, depth <= EVEN_DEPTH) {
-                    (true, _) => leaves_of(roots, |node| self.child_of(node, row)),
-                    (false, false) => leaves_of(roots, |node| self.child_by_number(node, row)),
-                    (false, true) => {
-                        leaves_within(depth, roots, |node| self.child_by_number(node, row))
-                    }
+                let leaves = match has_categories {
+                    true => leaves_of(depth, roots, |node| self.child_of(node, row)),
+                    false => leaves_of(depth, roots, |node| self.child_by_number(node, row)),
                 };
                 for (tree, leaf) in trees.iter().zip(leaves) {
                     self.add_leaf(tree, leaf, sums);
