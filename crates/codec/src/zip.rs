@@ -155,8 +155,8 @@ impl<S: ZipSource> ZipArchive<S> {
     /// The content of the file `name`, of at most `most` bytes.
     ///
     /// # Errors
-    /// [`Code::DataLoss`] if there is no such file or it is damaged, [`Code::ResourceExhausted`] if it has more
-    /// bytes, [`Code::Unimplemented`] if it is compressed with another method than deflate.
+    /// [`Code::DataLoss`] if the file is missing or damaged, [`Code::ResourceExhausted`] if it is larger than
+    /// `most`, [`Code::Unimplemented`] if it is compressed with another method than deflate.
     pub fn read(&self, name: &str, most: usize) -> Result<Bytes> {
         let entry = self.by_name.get(name).and_then(|index| self.entries.get(*index));
         let entry = entry.ok_or_else(|| damaged(format_args!("it has no file {name:?}")))?;

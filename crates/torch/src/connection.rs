@@ -26,6 +26,8 @@ pub struct Connection {
     header: &'static str,
     includes: &'static [&'static str],
     flags: &'static [&'static str],
+    /// A library without content that is made where the package has none of this name, for what is linked with it.
+    empty: Option<&'static str>,
 }
 
 /// The connection to libtorch.
@@ -39,6 +41,9 @@ pub const TORCH: Connection = Connection {
     header: "include/torch/script.h",
     includes: &["include", "include/torch/csrc/api/include"],
     flags: &[],
+    // The machine code of packages is linked with it. That of a CUDA build needs all of CUDA; the fetched
+    // libraries have none.
+    empty: Some("libtorch.so"),
 };
 
 /// The connection to libexecutorch, and to its kernels, which register themselves when they are loaded.
@@ -58,6 +63,7 @@ pub const EXECUTORCH: Connection = Connection {
     includes: &["include", "include/executorch/runtime/core/portable_type/c10"],
     // Its copies of PyTorch's headers are used without PyTorch's build.
     flags: &["-DC10_USING_CUSTOM_GENERATED_MACROS"],
+    empty: None,
 };
 
 /// The compilers that are tried, after the one that the user names.
@@ -173,13 +179,10 @@ impl Connection {
         let build = Build { title: self.title, compilers: compilers(compiler) };
         build.run(self.source, &arguments, &linked, &shim)?;
         let mut made = vec![shim];
-        // The machine code of packages is linked with libtorch.so, which holds nothing itself. That of a
-        // CUDA build needs all of CUDA; the fetched libraries have none.
-        let whole = libraries.join("libtorch.so");
-        if self.runtime == TORCH.runtime && !whole.is_file() {
-            let arguments = ["-Wl,-soname,libtorch.so".to_owned()];
-            build.run("", &arguments, &[library], &whole)?;
-            made.push(whole);
+        let missing = self.empty.map(|name| (name, libraries.join(name)));
+        if let Some((name, empty)) = missing.filter(|(_, empty)| !empty.is_file()) {
+            build.run("", &[format!("-Wl,-soname,{name}")], &[library], &empty)?;
+            made.push(empty);
         }
         Ok(made)
     }

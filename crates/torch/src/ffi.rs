@@ -32,11 +32,12 @@ const INTERFACE: u32 = 1;
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
+pub(crate) use opaque;
 opaque!(TsModel, TsOutputs, TsTensor);
 
-/// `ts_error`.
+/// The error of a shim: `ts_error` and `te_error`.
 #[repr(C)]
-struct TsError {
+pub(crate) struct ShimError {
     code: i32,
     text: *mut c_char,
 }
@@ -60,10 +61,10 @@ struct TsInput {
 }
 
 /// Null on success.
-type Status = *mut TsError;
+pub(crate) type Status = *mut ShimError;
 
 macro_rules! functions {
-    ($($field:ident : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+    (prefix = $prefix:literal; $($field:ident : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// The functions of the shim.
         struct Functions {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
@@ -78,7 +79,7 @@ macro_rules! functions {
                 // SAFETY: the caller promises that the symbols have the types of `shim.cpp`.
                 unsafe {
                     Ok(Functions {
-                        $($field: *library.get(concat!("ts_", stringify!($field)).as_bytes())?,)*
+                        $($field: *library.get(concat!($prefix, stringify!($field)).as_bytes())?,)*
                     })
                 }
             }
@@ -86,9 +87,12 @@ macro_rules! functions {
     };
 }
 
+pub(crate) use functions;
+
 functions! {
+    prefix = "ts_";
     gpus: fn() -> i32;
-    free_error: fn(*mut TsError);
+    free_error: fn(*mut ShimError);
     free_text: fn(*mut c_char);
     load_script: fn(*const c_char, i32, *mut *mut TsModel) -> Status;
     load_package: fn(*const c_char, *const c_char, usize, i32, *mut *mut TsModel) -> Status;
@@ -194,22 +198,33 @@ impl TorchApi {
 
     /// Turns the error of a call into a result, and frees it.
     fn check(&self, status: Status) -> Result<()> {
-        let Some(error) = NonNull::new(status) else {
-            return Ok(());
+        // SAFETY: the error is that of a call of this shim, and ours.
+        match unsafe { taken(status, self.functions.free_error) } {
+            Some((code, text)) => Err(Error::new(code, first_line(&text))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The code and the text of the error of a call, which is freed; `None` on success.
+///
+/// # Safety
+/// `status` must be what a shim returned, and belong to the caller, and `free` that shim's function for it.
+pub(crate) unsafe fn taken(
+    status: Status,
+    free: unsafe extern "C" fn(*mut ShimError),
+) -> Option<(Code, String)> {
+    let error = NonNull::new(status)?;
+    // SAFETY: the caller owns the error. Its text is NUL-terminated or null, and copied before it is freed.
+    unsafe {
+        let ShimError { code, text } = error.as_ref();
+        let copy = match text.is_null() {
+            true => String::new(),
+            false => CStr::from_ptr(*text).to_string_lossy().into_owned(),
         };
-        // SAFETY: the caller owns the error. Its text is NUL-terminated or null, and copied before it
-        // is freed.
-        let (code, text) = unsafe {
-            let TsError { code, text } = error.as_ref();
-            let copy = match text.is_null() {
-                true => String::new(),
-                false => CStr::from_ptr(*text).to_string_lossy().into_owned(),
-            };
-            let code = *code;
-            (self.functions.free_error)(error.as_ptr());
-            (code, copy)
-        };
-        Err(Error::new(code_of(code), first_line(&text)))
+        let code = code_of(*code);
+        free(error.as_ptr());
+        Some((code, copy))
     }
 }
 

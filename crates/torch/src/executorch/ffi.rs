@@ -10,7 +10,7 @@
 //! * inputs are read during a run only; outputs are copied by the shim before the next run.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -20,6 +20,7 @@ use libloading::Library;
 use smallvec::SmallVec;
 
 use crate::connection::{self, OpenError, reason};
+use crate::ffi::{ShimError, Status, functions, opaque, taken};
 use crate::types;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{AlignedVec, Buffer, Shape, Tensor, aligned_vec};
@@ -27,21 +28,7 @@ use tensorserve_tensor::{AlignedVec, Buffer, Shape, Tensor, aligned_vec};
 /// The revision of the interface, as in `shim.cpp`.
 const INTERFACE: u32 = 1;
 
-/// What the shim requires of the memory of a program.
-const ALIGNMENT: usize = 16;
-
-/// Opaque types of the shim, used behind pointers only.
-macro_rules! opaque {
-    ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
-}
 opaque!(TeProgram, TeMethod);
-
-/// `te_error`.
-#[repr(C)]
-struct TeError {
-    code: i32,
-    text: *mut c_char,
-}
 
 /// `te_view`.
 #[repr(C)]
@@ -53,36 +40,10 @@ struct TeView {
     dtype: i32,
 }
 
-/// Null on success.
-type Status = *mut TeError;
-
-macro_rules! functions {
-    ($($field:ident : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions of the shim.
-        struct Functions {
-            $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-        }
-
-        impl Functions {
-            /// Looks the functions up.
-            ///
-            /// # Safety
-            /// The library must be a shim of this [`INTERFACE`].
-            unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the caller promises that the symbols have the types of `shim.cpp`.
-                unsafe {
-                    Ok(Functions {
-                        $($field: *library.get(concat!("te_", stringify!($field)).as_bytes())?,)*
-                    })
-                }
-            }
-        }
-    };
-}
-
 functions! {
+    prefix = "te_";
     start: fn();
-    free_error: fn(*mut TeError);
+    free_error: fn(*mut ShimError);
     open: fn(*const c_void, usize, *mut *mut TeProgram) -> Status;
     close: fn(*mut TeProgram);
     load: fn(*const TeProgram, *const c_char, i32, *mut *mut TeMethod) -> Status;
@@ -139,23 +100,12 @@ impl ExecuTorchApi {
 
     /// Turns the error of a call into a result, and frees it.
     fn check(&self, status: Status) -> Result<()> {
-        let Some(error) = NonNull::new(status) else {
+        // SAFETY: the error is that of a call of this shim, and ours.
+        let Some((code, text)) = (unsafe { taken(status, self.functions.free_error) }) else {
             return Ok(());
         };
-        // SAFETY: the caller owns the error. Its text is NUL-terminated or null, and copied before it
-        // is freed.
-        let (code, text) = unsafe {
-            let TeError { code, text } = error.as_ref();
-            let copy = match text.is_null() {
-                true => String::new(),
-                false => CStr::from_ptr(*text).to_string_lossy().into_owned(),
-            };
-            let code = *code;
-            (self.functions.free_error)(error.as_ptr());
-            (code, copy)
-        };
         let text = text.lines().next().unwrap_or("libexecutorch gave no reason").trim().to_owned();
-        Err(Error::new(connection::code_of(code), text))
+        Err(Error::new(code, text))
     }
 }
 
@@ -174,10 +124,10 @@ unsafe impl Sync for Program {}
 
 impl Program {
     /// Opens the program with this content.
-    pub(crate) fn open(api: &Arc<ExecuTorchApi>, bytes: AlignedVec<u8>) -> Result<Self> {
-        if !bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) {
-            return Err(Error::internal("the memory of a program is not aligned"));
-        }
+    pub(crate) fn open(api: &Arc<ExecuTorchApi>, content: Vec<u8>) -> Result<Self> {
+        let mut bytes: AlignedVec<u8> = aligned_vec(content.len());
+        bytes.extend_from_slice(&content);
+        drop(content);
         let mut program = ptr::null_mut();
         // SAFETY: the bytes are aligned, and live as long as the program, which owns them; they do not move
         // with the vector. The program is written on success.

@@ -25,7 +25,7 @@ use tensorserve_platform::{
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature, wrong_declaration};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{AlignedVec, DType, Signature, Tensor, aligned_vec};
+use tensorserve_tensor::{DType, Signature, Tensor};
 
 mod ffi;
 mod program;
@@ -138,8 +138,8 @@ fn default_method(methods: &[Method]) -> Option<String> {
     forward.or(only).map(|method| method.name.clone())
 }
 
-/// The content of a file, in aligned memory.
-fn read_file(file: &Path) -> Result<AlignedVec<u8>> {
+/// The content of a file.
+fn read_file(file: &Path) -> Result<Vec<u8>> {
     let head =
         files::head(file, 8).map_err(|e| at(file, Error::new(Code::of_io(&e), e.to_string())))?;
     if head.get(4..8) != Some(schema::IDENTIFIER) {
@@ -148,10 +148,7 @@ fn read_file(file: &Path) -> Result<AlignedVec<u8>> {
         let text = format!("{} is not a program of ExecuTorch: {why}", file.display());
         return Err(Error::new(Code::DataLoss, text));
     }
-    let content = files::read(file, MOST_BYTES)?;
-    let mut aligned: AlignedVec<u8> = aligned_vec(content.len());
-    aligned.extend_from_slice(&content);
-    Ok(aligned)
+    files::read(file, MOST_BYTES)
 }
 
 /// The error of the file at `path`.
