@@ -79,6 +79,8 @@ mod priority;
 mod python_models;
 mod reload;
 mod reload_sources;
+#[cfg(all(feature = "lightgbm", feature = "sklearn"))]
+mod reports;
 mod request_log;
 mod request_memory;
 mod response_cache;

@@ -45,6 +45,7 @@ impl Unpickler {
             _ if is_numpy(module, "numeric") && function == "_frombuffer" => {
                 self.frombuffer(arguments)
             }
+            ("numpy.core" | "numpy._core", "_ufunc_reconstruct") => self.ufunc(arguments),
             _ => Ok(None),
         }
     }
@@ -231,6 +232,16 @@ impl Unpickler {
             Some(array) => self.add(PickleNode::Array(Box::new(array))).map(Some),
             None => damaged(WRONG_DATA_SIZE),
         }
+    }
+
+    /// `_ufunc_reconstruct(module, name)`: how NumPy up to 1.19 writes its functions.
+    fn ufunc(&mut self, arguments: PickleId) -> OpcodeResult<Option<PickleId>> {
+        let [module, name] = *self.arguments(arguments)? else { return Ok(None) };
+        let (Some(module), Some(name)) = (self.text_of(module)?, self.text_of(name)?) else {
+            return Ok(None);
+        };
+        let name = self.intern(&module, &name)?;
+        self.add(PickleNode::Global(name)).map(Some)
     }
 
     /// `_reconstructor(class, base, state)`: an object of protocol 0 or 1.

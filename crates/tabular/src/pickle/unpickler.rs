@@ -345,7 +345,7 @@ impl Unpickler {
     }
 
     /// The name `module.name`, stored once.
-    fn intern(&mut self, module: &str, name: &str) -> OpcodeResult<Arc<str>> {
+    pub(super) fn intern(&mut self, module: &str, name: &str) -> OpcodeResult<Arc<str>> {
         if module.len() + name.len() > MAX_NAME_BYTES {
             return damaged("the name of a class is too long");
         }

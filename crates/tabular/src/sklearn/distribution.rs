@@ -5,6 +5,7 @@ use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::model::{FeatureRows, Transformer};
 use super::normal;
+use crate::pickle::PickleValue;
 use tensorserve_tensor::error::{Error, Result};
 
 /// How near a bound of a normal distribution a value may be.
@@ -148,6 +149,9 @@ pub(super) struct QuantileColumns {
     /// The share of each quantile.
     references: Vec<f64>,
     is_normal: bool,
+    /// Whether values near the first and the last quantile count as these, and shares keep a distance from
+    /// 0 and 1: for a normal distribution, and up to 0.20 for a uniform one.
+    has_margin: bool,
 }
 
 impl QuantileColumns {
@@ -163,7 +167,8 @@ impl QuantileColumns {
             quantiles.iter_mut().zip(row).for_each(|(column, value)| column.push(*value));
         }
         let is_normal = estimator.text("output_distribution")? == "normal";
-        Ok(QuantileColumns { quantiles, references, is_normal })
+        let has_margin = is_normal || estimator.is_older_than(0, 21);
+        Ok(QuantileColumns { quantiles, references, is_normal, has_margin })
     }
 
     fn at(&self, x: f64, quantiles: &[f64]) -> f64 {
@@ -173,7 +178,7 @@ impl QuantileColumns {
         if x.is_nan() {
             return x;
         }
-        let (is_low, is_high) = match self.is_normal {
+        let (is_low, is_high) = match self.has_margin {
             true => (x - BOUNDS_THRESHOLD < *first, x + BOUNDS_THRESHOLD > *last),
             false => (x == *first, x == *last),
         };
@@ -187,11 +192,15 @@ impl QuantileColumns {
         if is_low {
             share = 0.0;
         }
-        if !self.is_normal {
-            return share;
+        let margin = BOUNDS_THRESHOLD - f64::EPSILON;
+        match (self.is_normal, self.has_margin) {
+            (true, _) => {
+                let bound = normal::quantile(margin);
+                normal::quantile(share).clamp(bound, -bound)
+            }
+            (false, true) => share.clamp(margin, 1.0 - margin),
+            (false, false) => share,
         }
-        let bound = normal::quantile(BOUNDS_THRESHOLD - f64::EPSILON);
-        normal::quantile(share).clamp(bound, -bound)
     }
 
     /// The inverse for the values of a row.
@@ -199,7 +208,7 @@ impl QuantileColumns {
         for (value, quantiles) in row.iter_mut().zip(&self.quantiles) {
             let (Some(first), Some(last)) = (quantiles.first(), quantiles.last()) else { continue };
             let share = if self.is_normal { normal::probability(*value) } else { *value };
-            let (is_low, is_high) = match self.is_normal {
+            let (is_low, is_high) = match self.has_margin {
                 true => (share - BOUNDS_THRESHOLD < 0.0, share + BOUNDS_THRESHOLD > 1.0),
                 false => (share == 0.0, share == 1.0),
             };
@@ -279,6 +288,10 @@ pub(super) fn quantile(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
 struct Bins {
     /// For each column, where one bin ends and the next begins.
     edges: Vec<Vec<f64>>,
+    /// Whether a value just below an edge counts as above it: before 1.1.
+    has_margin: bool,
+    /// Whether values are rounded to single precision: `dtype=np.float32`.
+    is_single: bool,
     is_one_hot: bool,
     /// Whether scikit-learn makes sparse rows.
     is_sparse_there: bool,
@@ -303,7 +316,8 @@ impl Transformer for Bins {
         for (row, to) in rows.iter().zip(to.chunks_exact_mut(self.output.max(1))) {
             let mut start = 0;
             for (column, (value, edges)) in row.iter().zip(&self.edges).enumerate() {
-                let bin = edges.partition_point(|edge| edge <= value);
+                let value = self.compared(*value);
+                let bin = edges.partition_point(|edge| *edge <= value);
                 let (place, number) = match self.is_one_hot {
                     true => (start + bin, 1.0),
                     false => (column, bin as f64),
@@ -315,6 +329,21 @@ impl Transformer for Bins {
             }
         }
         Ok(())
+    }
+}
+
+impl Bins {
+    /// The number that is compared with the edges for `value`.
+    fn compared(&self, value: f64) -> f64 {
+        match (self.has_margin, self.is_single) {
+            (false, false) => value,
+            (false, true) => f64::from(value as f32),
+            (true, false) => value + (1e-8 + 1e-5 * value.abs()),
+            (true, true) => {
+                let value = value as f32;
+                f64::from(value + (1e-8 + 1e-5 * value.abs()))
+            }
+        }
     }
 }
 
@@ -335,5 +364,13 @@ pub(super) fn bins(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         true => edges.iter().map(|edges| edges.len() + 1).sum(),
         false => edges.len(),
     };
-    Ok(Box::new(Bins { edges, is_one_hot, is_sparse_there, output }))
+    let dtype = estimator.find(&["dtype"]).and_then(PickleValue::class_name);
+    Ok(Box::new(Bins {
+        edges,
+        has_margin: estimator.is_older_than(1, 1),
+        is_single: dtype == Some("float32"),
+        is_one_hot,
+        is_sparse_there,
+        output,
+    }))
 }

@@ -45,6 +45,12 @@ pub(super) struct Estimator<'a> {
     depth: usize,
 }
 
+/// The first two numbers of a version, such as `1.9.1` or `1.10.dev0`.
+pub(super) fn version_numbers(version: &str) -> (u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
 /// A matrix attribute.
 pub(super) struct Matrix {
     pub(super) rows: usize,
@@ -96,8 +102,7 @@ impl<'a> Estimator<'a> {
     /// recorded is older than any.
     pub(super) fn is_older_than(&self, major: u32, minor: u32) -> bool {
         let version = self.value.attribute("_sklearn_version").and_then(PickleValue::text);
-        let mut parts = version.unwrap_or("0").split('.').map(|part| part.parse().unwrap_or(0u32));
-        (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < (major, minor)
+        version_numbers(version.unwrap_or("0")) < (major, minor)
     }
 
     /// The first of the attributes `names` that is present and not `None`. Names differ between
@@ -257,7 +262,15 @@ impl<'a> Estimator<'a> {
         let state = value.object().and_then(|object| object.state);
         let attributes = state.map_or(0, |state| value.other(state).entries().count());
         self.charge(1 + attributes / ENTRIES_PER_NUMBER)?;
-        Ok(Estimator { value, depth, ..*self })
+        Estimator { value, depth, ..*self }.unfrozen()
+    }
+
+    /// The estimator in a `FrozenEstimator`, which does what that one does; else itself.
+    pub(super) fn unfrozen(self) -> Result<Self> {
+        match self.class() {
+            "FrozenEstimator" => self.child(self.attribute(&["estimator"])?),
+            _ => Ok(self),
+        }
     }
 
     /// The estimators in a list or an array.

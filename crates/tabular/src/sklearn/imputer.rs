@@ -88,9 +88,11 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if is_text {
         texts = (0..features).collect();
     }
-    // A column without any value in training is dropped, unless it must be kept.
-    let keeps_empty =
-        estimator.flag("keep_empty_features", false)? || estimator.text("strategy")? == "constant";
+    // A column without any value in training is dropped, unless it must be kept. Before 1.8 a constant
+    // keeps all.
+    let is_constant = estimator.text("strategy")? == "constant";
+    let keeps_empty = estimator.flag("keep_empty_features", false)?
+        || (is_constant && estimator.is_older_than(1, 8));
     let columns = statistics.iter().copied().enumerate();
     let (kept, fill) = columns.filter(|(_, fill)| keeps_empty || !fill.is_nan()).unzip();
     if matches!(estimator.find(&["axis"]).and_then(|axis| axis.int()), Some(1)) {

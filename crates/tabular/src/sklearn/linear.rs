@@ -260,9 +260,14 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
         "LinearDiscriminantAnalysis" => {
             let method = match classes {
                 2 => ProbabilityMethod::OneVsRest,
+                _ if estimator.is_older_than(0, 21) => ProbabilityMethod::OneVsRest,
                 _ => ProbabilityMethod::Softmax,
             };
-            (method, ClassScores::ProbabilitiesAndClampedLogs)
+            let scores = match estimator.is_older_than(0, 24) {
+                true => ClassScores::ProbabilitiesAndLogs,
+                false => ClassScores::ProbabilitiesAndClampedLogs,
+            };
+            (method, scores)
         }
         _ => (ProbabilityMethod::None, ClassScores::None),
     };

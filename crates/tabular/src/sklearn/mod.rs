@@ -93,6 +93,9 @@ mod wrapper;
 /// The endings of model files.
 const ENDINGS: [&str; 4] = [".pkl", ".pickle", ".joblib", ".skops"];
 
+/// The oldest and the newest scikit-learn whose predictions were compared with those of this evaluator.
+const COMPARED: [(u32, u32); 2] = [(0, 19), (1, 9)];
+
 /// The largest file. A forest of thousands of deep trees has some hundred megabytes, and reading a
 /// file takes several times its size in memory.
 const MAX_FILE_BYTES: u64 = 2 << 30;
@@ -104,27 +107,48 @@ const MAX_PICKLE_BYTES: usize = 2 << 30;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScikitLearn;
 
-fn open(path: &Path) -> Result<Evaluated> {
+/// Reads the model at `path`. Also returns a warning if its version was never compared.
+fn open(path: &Path) -> Result<(Evaluated, Option<String>)> {
     let file = files::find(path, &ENDINGS)?;
     let content = files::read(&file, MAX_FILE_BYTES)?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    let (model, written_by) =
+    let (model, version) =
         read_model(content, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
     let signatures = model.signatures();
-    Ok(Evaluated { signatures, executable: Arc::new(model), written_by, bytes })
+    let written_by = version.as_ref().map_or(String::new(), |text| format!("scikit-learn {text}"));
+    let model = Evaluated { signatures, executable: Arc::new(model), written_by, bytes };
+    Ok((model, uncompared(version.as_deref())))
 }
 
-/// Reads and compiles the model in a pickle. Also returns the program that wrote it; empty if not
-/// recorded.
-fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedModel, String)> {
+/// The warning for a model of a version that was never compared.
+fn uncompared(version: Option<&str>) -> Option<String> {
+    let [oldest, newest] = COMPARED;
+    let numbers = version.map(estimator::version_numbers);
+    if numbers.is_some_and(|version| (oldest..=newest).contains(&version)) {
+        return None;
+    }
+    let found = version.map_or_else(
+        || "a version of scikit-learn that it does not record".to_owned(),
+        |version| format!("scikit-learn {version}"),
+    );
+    let ((old_major, old_minor), (new_major, new_minor)) = (oldest, newest);
+    Some(format!(
+        "the model was written by {found}, and predictions were only compared with those of {old_major}.{old_minor} \
+         to {new_major}.{new_minor}: compare some before you rely on it"
+    ))
+}
+
+/// Reads and compiles the model in a pickle. Also returns the version of scikit-learn that wrote it, if it is
+/// recorded: it is since 0.18.
+fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedModel, Option<String>)> {
     let pickle = pickle::read(bytes, max_bytes)?;
     let budget = ReadBudget::new(&pickle);
-    let root = Estimator::root(pickle.root(), &budget);
+    let root = Estimator::root(pickle.root(), &budget).unfrozen()?;
     let version = root.find(&["_sklearn_version"]).and_then(|version| version.text());
-    let written_by = version.map_or(String::new(), |version| format!("scikit-learn {version}"));
     let model = compile::compile(&root)?;
     let served = ServedModel::new(&root, model)?;
-    Ok((served.with_texts(budget.into_texts()), written_by))
+    let version = version.map(str::to_owned);
+    Ok((served.with_texts(budget.into_texts()), version))
 }
 
 impl Platform for ScikitLearn {
@@ -153,11 +177,15 @@ impl Platform for ScikitLearn {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.inspection())
+        Ok(open(path)?.0.inspection())
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded())
+        let (model, warning) = open(path)?;
+        if let Some(warning) = warning {
+            log::warn!("{}: {warning}", path.display());
+        }
+        Ok(model.loaded())
     }
 }
 

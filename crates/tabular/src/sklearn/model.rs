@@ -225,6 +225,14 @@ impl Predictor {
         Predictor::Classifier(LabelledClassifier { model: Box::new(model), labels, scores })
     }
 
+    /// The same predictor, of whose scores scikit-learn offers none.
+    pub(super) fn without_scores(mut self) -> Self {
+        if let Predictor::Classifier(classifier) = &mut self {
+            classifier.scores = ClassScores::None;
+        }
+        self
+    }
+
     pub(super) fn features(&self) -> usize {
         match self {
             Predictor::Regressor(model) => model.features(),

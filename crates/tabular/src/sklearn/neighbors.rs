@@ -79,7 +79,10 @@ pub(super) fn radius_classifier(estimator: &Estimator) -> Result<Predictor> {
     if estimator.labels_by_output()?.is_some() {
         return Err(estimator.unsupported("several outputs"));
     }
-    let outlier = match estimator.find(&["outlier_label_"]) {
+    // Before 0.22 the parameter is what counts, and there are no probabilities.
+    let is_old = estimator.is_older_than(0, 22);
+    let label = if is_old { "outlier_label" } else { "outlier_label_" };
+    let outlier = match estimator.find(&[label]) {
         None => None,
         Some(label) => {
             let label = label.items().and_then(|items| items.first().copied()).unwrap_or(label);
@@ -89,7 +92,8 @@ pub(super) fn radius_classifier(estimator: &Estimator) -> Result<Predictor> {
         }
     };
     let training = TrainingRows::within_radius(estimator)?;
-    single_classifier(estimator, training, outlier)
+    let predictor = single_classifier(estimator, training, outlier)?;
+    Ok(if is_old { predictor.without_scores() } else { predictor })
 }
 
 fn single_classifier(

@@ -215,6 +215,17 @@ impl Transformer for Splines {
     }
 }
 
+/// The object with the parts of a spline. Since SciPy 1.18 that is the first part of the state of a
+/// `BSpline`, whose second is an empty array.
+fn backend(spline: Estimator) -> Result<Estimator> {
+    let state = spline.value.object().and_then(|object| object.state);
+    let parts = state.and_then(|state| spline.value.other(state).items());
+    match parts.unwrap_or_default().first() {
+        Some(first) if first.class_name() == Some("_BSpline") => spline.child(*first),
+        _ => Ok(spline),
+    }
+}
+
 /// Reads a `SplineTransformer`.
 pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let extrapolation = match estimator.text("extrapolation")? {
@@ -230,6 +241,7 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let mut columns = Vec::new();
     let mut count = None;
     for spline in estimator.children(&["bsplines_"])? {
+        let spline = backend(spline)?;
         let knots = spline.vector(&["_t", "t"])?;
         let degree = spline.count(&["k"])?;
         let coefficients = spline.array(&["_c", "c"])?;

@@ -1,0 +1,114 @@
+//! Models that were once served with wrong values, or refused though they are documented. Each folder of
+//! `tests/data/reports` has models, a request for all of them (`request.json`), and for each model the
+//! values of the library that wrote it (`right.json` for `model`, `NAME.right.json` for `NAME`), or words of
+//! the error that must refuse it (`NAME.refused.txt`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use tensorserve::config::ModelSettings;
+use tensorserve_platform::{LoadOptions, Platform};
+use tensorserve_tabular::lightgbm::LightGBM;
+use tensorserve_tabular::sklearn::ScikitLearn;
+
+use crate::support::server::{TestServer, settings};
+use crate::support::{alike, data};
+
+/// Logarithms and exponentials differ in the last digits.
+const TOLERANCE: Option<f64> = Some(1e-12);
+
+/// How many models are served, and how many are refused.
+const LEAST_SERVED: usize = 10;
+const LEAST_REFUSED: usize = 0;
+
+/// A model of a report, with the name under which it is served.
+struct Report {
+    name: String,
+    model: PathBuf,
+    request: String,
+}
+
+/// The reports whose models have an expectation in a file of this ending, with its content.
+fn reports(ending: &str) -> Vec<(Report, String)> {
+    let mut found = BTreeMap::new();
+    for folder in fs::read_dir(data("reports")).expect("reports") {
+        let folder = folder.expect("a folder").path();
+        for file in fs::read_dir(&folder).expect("files") {
+            let model = file.expect("a file").path();
+            if model.extension().is_some_and(|kind| kind == "pkl")
+                && let Ok(expected) = fs::read_to_string(expectation(&model, ending))
+            {
+                let named =
+                    |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+                let name = format!("{}-{}", named(&folder), named(&model)).replace('.', "_");
+                let request = fs::read_to_string(folder.join("request.json")).expect("a request");
+                found.insert(name.clone(), (Report { name, model, request }, expected));
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The file that says what is expected of a model.
+fn expectation(model: &Path, ending: &str) -> PathBuf {
+    let name = model.file_stem().expect("a name").to_string_lossy();
+    model.with_file_name(match (&*name, ending) {
+        ("model", "right.json") => ending.to_owned(),
+        _ => format!("{name}.{ending}"),
+    })
+}
+
+#[test]
+fn models_of_reports_predict_what_their_libraries_do() {
+    let reports = reports("right.json");
+    assert!(reports.len() >= LEAST_SERVED, "reports are missing: {}", reports.len());
+    let mut settings = settings();
+    for (report, _) in &reports {
+        settings.models.push(ModelSettings {
+            path: Some(report.model.clone()),
+            name: Some(report.name.clone()),
+            ..ModelSettings::default()
+        });
+    }
+    let server = TestServer::start(settings);
+    server.wait_until_started();
+    let mut wrong = Vec::new();
+    for (Report { name, request, .. }, right) in reports {
+        let right: Map<String, Value> = serde_json::from_str(&right).expect("outputs");
+        let answer = server.post(&format!("/v1/models/{name}:predict"), request);
+        if answer.status != 200 {
+            wrong.push(format!("{name}: {}", answer.text()));
+            continue;
+        }
+        // TensorFlow Serving writes -Infinity, which is not valid JSON.
+        let text = answer.text().replace("-Infinity", "null");
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        for (output, right) in right {
+            // The only output has no name.
+            let found = answer["outputs"].get(&output).unwrap_or(&answer["outputs"]);
+            if !alike(found, &right, TOLERANCE) {
+                wrong.push(format!("{name}: {output} is {found}, not {right}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn models_of_reports_that_are_refused_are_named() {
+    let reports = reports("refused.txt");
+    assert!(reports.len() >= LEAST_REFUSED, "reports are missing: {}", reports.len());
+    for (Report { name, model, .. }, words) in reports {
+        let platform: &dyn Platform = match name.contains("lightgbm") {
+            true => &LightGBM,
+            false => &ScikitLearn,
+        };
+        let error = match platform.inspect(&model, &LoadOptions::default()) {
+            Ok(_) => panic!("{name} is served"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(words.trim()), "{name}: {error}");
+    }
+}
