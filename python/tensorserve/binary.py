@@ -31,8 +31,8 @@ def find_binary() -> str:
             return str(file)
     looked = ", ".join(map(str, candidates))
     raise Error(
-        f"the program {_NAME} was not found (looked for {looked}). Install the package again with "
-        f"`pip install --force-reinstall {_NAME}`"
+        f"the program {_NAME} was not found (looked for {looked}). Install its wheel again with "
+        "`pip install --force-reinstall WHEEL`"
     )
 
 

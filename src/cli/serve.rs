@@ -26,6 +26,7 @@ use tensorserve_auth as auth;
 use tensorserve_core::config::is_store_url;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
+use tensorserve_platform::library::install_commands;
 use tensorserve_platform::{FOREIGN, ForeignFormats, Gpus, Platform, Platforms};
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -176,9 +177,10 @@ fn check_gpu(platforms: &Platforms) -> Result<()> {
             Some(Gpus::Available(_)) => return Ok(()),
             Some(Gpus::Unavailable(reason)) => why = reason,
             Some(Gpus::NotSupported) => {
-                why = "this libtensorflow is built for CPUs only; install the one with CUDA with `pip \
-                       install 'tensorserve[gpu]'` or `tensorserve fetch tensorflow-gpu`"
-                    .to_owned();
+                why = format!(
+                    "this libtensorflow is built for CPUs only; install the one with CUDA with {}",
+                    install_commands("tensorflow-gpu", "gpu")
+                );
             }
             None => {}
         }

@@ -122,16 +122,20 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
     let mut command = Command::new(folder.path().join("tensorserve"));
     let version = ended(command.arg("--version").env_clear()).stdout;
     let ways = [
-        [
-            "pip install 'tensorserve[tensorflow]'",
-            "tensorserve fetch tensorflow",
-            "--libtensorflow",
-        ],
-        ["pip install 'tensorserve[onnx]'", "tensorserve fetch onnxruntime", "--libonnxruntime"],
-        ["pip install 'tensorserve[tflite]'", "tensorserve fetch litert", "--liblitert"],
+        ["`tensorserve fetch tensorflow`", "pip install 'tensorserve[tensorflow]'"],
+        ["`tensorserve fetch onnxruntime`", "pip install 'tensorserve[onnx]'"],
+        ["`tensorserve fetch litert`", "pip install 'tensorserve[tflite]'"],
+        ["`tensorserve fetch torch`", "--libtorch PATH"],
+        ["`tensorserve fetch executorch`", "--libexecutorch PATH"],
     ];
-    let libraries = ["libtensorflow", "libonnxruntime", "liblitert"];
-    let built = [true, cfg!(feature = "onnx"), cfg!(feature = "tflite")];
+    let libraries = ["libtensorflow", "libonnxruntime", "liblitert", "libtorch", "libexecutorch"];
+    let built = [
+        true,
+        cfg!(feature = "onnx"),
+        cfg!(feature = "tflite"),
+        cfg!(feature = "pytorch"),
+        cfg!(feature = "executorch"),
+    ];
     let built = libraries.iter().zip(ways).zip(built).filter(|(_, built)| *built);
     for ((library, ways), _) in built {
         let missing = format!("{library} was not found");
@@ -139,7 +143,11 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
             assert!(version.contains(" (/usr/"), "the system has no {library}: {version}");
             continue;
         };
-        ways.iter().for_each(|way| assert!(line.contains(way), "{way} is not in: {line}"));
+        // First the command that works without a release on an index.
+        let option = format!("--{library} PATH");
+        let places = ways.map(|way| line.find(way)).into_iter().chain([line.find(&option)]);
+        let places: Option<Vec<usize>> = places.collect();
+        assert!(places.is_some_and(|places| places.is_sorted()), "{ways:?} in this order: {line}");
     }
 }
 

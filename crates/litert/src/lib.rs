@@ -39,7 +39,7 @@ const LIBRARY: Library = Library {
     name: "liblitert",
     files: &["libLiteRt.so"],
     package: "ai_edge_litert",
-    remedy: "pip install 'tensorserve[tflite]'",
+    extra: "tflite",
     runtime: "litert",
 };
 

@@ -52,7 +52,7 @@ const LIBRARY: Library = Library {
     name: "libonnxruntime",
     files: &["libonnxruntime.so.1", "libonnxruntime.so"],
     package: "onnxruntime/capi",
-    remedy: "pip install 'tensorserve[onnx]'",
+    extra: "onnx",
     runtime: "onnxruntime",
 };
 

@@ -16,8 +16,8 @@ pub struct Library {
     pub files: &'static [&'static str],
     /// The directory of its Python package that contains it.
     pub package: &'static str,
-    /// The command that installs it with pip; empty if pip alone does not.
-    pub remedy: &'static str,
+    /// The extra of tensorserve's wheel that installs it; empty if pip alone does not.
+    pub extra: &'static str,
     /// Its name for `tensorserve fetch`.
     pub runtime: &'static str,
 }
@@ -172,18 +172,14 @@ impl Library {
         let mut looked: Vec<String> = search.iter().map(|f| f.path.display().to_string()).collect();
         looked.push("the system's library path".to_owned());
         let skipped: String = skipped.iter().map(|why| format!(" {why}.")).collect();
-        let runtime = self.runtime;
-        let remedy = match self.remedy {
-            "" => format!("`tensorserve fetch {runtime}`"),
-            pip => format!(
-                "`{pip}` or `tensorserve fetch {runtime}` (in tensorserve's source directory: `make \
-                 lib`)"
-            ),
-        };
+        // `make lib` fetches those that the wheel has extras for.
+        let make =
+            if self.extra.is_empty() { "" } else { " (in its source directory: `make lib`)" };
         Error::unavailable(format!(
-            "{name} was not found ({last}). Looked in: {looked}.{skipped} Install it with {remedy}, or \
-             name it with --{name} PATH",
+            "{name} was not found ({last}). Looked in: {looked}.{skipped} Install it with {remedy}{make}, \
+             or name it with --{name} PATH",
             name = self.name,
+            remedy = install_commands(self.runtime, self.extra),
             looked = looked.join(", "),
         ))
     }
@@ -231,6 +227,17 @@ impl Library {
     }
 }
 
+/// The commands that install a runtime, for a sentence: `tensorserve fetch`, which every installation has,
+/// and the `extra` of the wheel, if there is one, which pip knows where the wheel is installed.
+#[must_use]
+pub fn install_commands(runtime: &str, extra: &str) -> String {
+    let fetch = format!("`tensorserve fetch {runtime}`");
+    if extra.is_empty() {
+        return fetch;
+    }
+    format!("{fetch} or, where pip has installed tensorserve, `pip install 'tensorserve[{extra}]'`")
+}
+
 /// The version in the name `PACKAGE-VERSION-…` of a directory, for comparison.
 fn version_of(folder: &Path) -> Vec<u64> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -257,7 +264,7 @@ mod tests {
         name: "libnumbers",
         files: &["libnumbers_best.so.2", "libnumbers.so"],
         package: "numbers/capi",
-        remedy: "pip install numbers",
+        extra: "numbers",
         runtime: "numbers",
     };
 
@@ -309,10 +316,12 @@ mod tests {
     fn what_is_not_there_is_told_with_how_to_get_it() {
         let open = |_: &Path| Err::<(), _>(std::io::Error::other("not here"));
         let error = LIBRARY.open(None, &["/srv/lib".into()], open).expect_err("a missing library");
-        for part in ["(not here)", "/srv/lib", "`pip install numbers`", "--libnumbers PATH"] {
+        for part in ["(not here)", "/srv/lib", "--libnumbers PATH"] {
             assert!(error.message().contains(part), "{error}");
         }
-        assert!(error.message().contains("`tensorserve fetch numbers`"), "{error}");
+        let fetch = error.message().find("`tensorserve fetch numbers`").expect("fetch");
+        let pip = error.message().find("`pip install 'tensorserve[numbers]'`").expect("pip");
+        assert!(fetch < pip, "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tensorserve_platform::Gpus;
+use tensorserve_platform::library::install_commands;
 
 use crate::ffi;
 
@@ -196,9 +197,9 @@ impl<'a> GpuSearch<'a> {
         let missing: Vec<&str> = missing.filter_map(|names| names.first().copied()).collect();
         (!missing.is_empty()).then(|| {
             format!(
-                "CUDA libraries are missing: {}; install them with `pip install 'tensorserve[gpu]'` or \
-                 `tensorserve fetch tensorflow-gpu`",
-                missing.join(", ")
+                "CUDA libraries are missing: {}; install them with {}",
+                missing.join(", "),
+                install_commands("tensorflow-gpu", "gpu")
             )
         })
     }

@@ -55,7 +55,7 @@ const LIBRARY: Library = Library {
     name: "libtensorflow",
     files: &["libtensorflow_cc.so.2", "libtensorflow.so.2"],
     package: "tensorflow",
-    remedy: "pip install 'tensorserve[tensorflow]'",
+    extra: "tensorflow",
     runtime: "tensorflow",
 };
 

@@ -55,7 +55,7 @@ const LIBRARY: Library = Library {
     name: "libtorch",
     files: &["libtorch_cpu.so"],
     package: "torch/lib",
-    remedy: "",
+    extra: "",
     runtime: "torch",
 };
 

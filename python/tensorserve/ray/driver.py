@@ -267,6 +267,6 @@ class _Driver:
 def _reason_of(error: RayActorError) -> str:
     text = str(error)
     if "No module named 'tensorserve'" in text:
-        return "tensorserve is not installed there: pip install 'tensorserve[ray]' on every node"
+        return "tensorserve is not installed there: install its wheel, with the extra ray, on every node"
     # The first lines say why; the others are identifiers.
     return " ".join(text.split("\n", maxsplit=1)[0].split())

@@ -46,7 +46,7 @@ const LIBRARY: Library = Library {
     name: "libexecutorch",
     files: &["libexecutorch.so"],
     package: "executorch/lib",
-    remedy: "",
+    extra: "",
     runtime: "executorch",
 };
 
