@@ -156,18 +156,44 @@ impl Executable for PythonModel {
         let fields = [Some(number.as_str()), Some(header.as_str())];
         let reply = self.program.call(PREDICT, &fields, &parts, deadline)?;
         let outputs = outputs_of(reply)?;
-        let specs = self.signatures.get(signature).map_or(&[][..], |signature| &signature.outputs);
+        let signature =
+            self.signatures.get(signature).ok_or_else(|| invalid("no such signature"))?;
+        let specs = &signature.outputs;
         let fits = outputs.len() == specs.len();
         let mut pairs = specs.iter().zip(&outputs);
-        match fits && pairs.all(|(spec, output)| tensors::has_dtype(output, spec.dtype())) {
-            true => Ok(outputs),
-            false => Err(invalid("its tensors are not the outputs of the model")),
+        if !fits || !pairs.all(|(spec, output)| tensors::has_dtype(output, spec.dtype())) {
+            return Err(invalid("its tensors are not the outputs of the model"));
         }
+        check_rows(signature, inputs, &outputs)?;
+        Ok(outputs)
     }
 
     fn waits(&self) -> bool {
         true
     }
+}
+
+/// Refuses outputs that do not have a row for each of the inputs, although both are declared with rows: each
+/// would belong to another row than the client takes it for.
+fn check_rows(signature: &Signature, inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
+    let Some(rows) = inputs.first().and_then(Tensor::rows) else {
+        return Ok(());
+    };
+    let have_rows = signature.inputs.iter().all(|spec| spec.shape.is_batched())
+        && inputs.iter().all(|input| input.rows() == Some(rows));
+    if !have_rows {
+        return Ok(());
+    }
+    for (spec, output) in signature.outputs.iter().zip(outputs) {
+        if spec.shape.is_batched() && output.rows() != Some(rows) {
+            let (name, shape) = (&spec.alias, output.shape());
+            return Err(Error::internal(format!(
+                "the Python model was called with {rows} rows, and has returned the output {name:?} of the \
+                 shape {shape:?}: it must have as many rows"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The tensors of a reply.

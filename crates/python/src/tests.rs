@@ -25,6 +25,7 @@ class Names:
     """Says hello to names; some of them are commands."""
 
     def predict(self, names):
+        names = [name for name in names if name != "drop"]
         return {"length": [len(name) for name in names], "text": [self.text(name) for name in names]}
 
     def text(self, name):
@@ -165,6 +166,23 @@ fn inputs_and_outputs_are_those_that_are_declared() {
     let place = Place::of("Names").declare(&other);
     let error = run(&place.loaded(), texts(&["x"]), None).expect_err("no such output");
     assert!(error.message().contains("returned no size, but length, text"), "{error}");
+}
+
+#[test]
+fn outputs_have_a_row_for_each_row_of_the_inputs() {
+    let place = Place::of("Names").declare(NAMES);
+    let loaded = place.loaded();
+    for names in [&["Ada", "drop", "Grace"][..], &["drop", "Ada"]] {
+        let error = run(&loaded, texts(names), None).expect_err("a row is missing");
+        assert_eq!(error.code(), Code::Internal);
+        let (rows, left) = (names.len(), names.len() - 1);
+        let message = format!(
+            "the Python model was called with {rows} rows, and has returned the output \"length\" of the \
+             shape [{left}]: it must have as many rows"
+        );
+        assert_eq!(error.message(), message);
+    }
+    run(&loaded, texts(&["Ada"]), None).expect("runs");
 }
 
 #[test]
