@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use tensorserve::config::Settings;
+use tensorserve::config::{ModelSettings, Settings};
 
 use crate::support::client::Client;
 use crate::support::fake::{Loading, Model};
@@ -274,4 +274,32 @@ fn a_version_that_is_deleted_while_it_loads_does_not_stay() {
     place.fake.loads_gate().open();
     place.wait_for_state("m", 2, "END");
     assert_eq!(place.constant("m"), Some(1.0));
+}
+
+/// A client cannot see which version a label has, so the error says which one is not there.
+#[test]
+fn the_error_for_a_label_names_its_version_that_is_not_loaded() {
+    let place = Place::configured(
+        &[("models/m/1", Model::constant(1.0))],
+        |settings, root| {
+            settings.models.push(ModelSettings {
+                name: Some("m".to_owned()),
+                path: Some(root.join("models/m")),
+                labels: [("stable".to_owned(), 1), ("next".to_owned(), 2)].into(),
+                ..ModelSettings::default()
+            });
+        },
+        |_| (),
+    );
+    place.server.wait_until_started();
+    let rows = r#"{"instances": [[1.0]]}"#;
+    assert_eq!(place.server.post("/v1/models/m/labels/stable:predict", rows).status, 200);
+    let answer = place.server.post("/v1/models/m/labels/next:predict", rows);
+    answer.assert_refused("a label", 404, "Servable not found for request: Specific(m, 2)");
+    let input = r#"{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}"#;
+    let answer = place.server.post("/v2/models/m/versions/next/infer", input);
+    let message = "'m' version 2, which has the label next, is not found";
+    answer.assert_refused("a label", 404, message);
+    let answer = place.server.post("/v2/models/m/versions/3/infer", input);
+    answer.assert_refused("a version", 404, "'m' version 3 is not found");
 }

@@ -82,8 +82,8 @@ pub enum VersionSelector<'a> {
 pub enum Unresolved {
     /// No version of that model is ready, or there is no such model.
     Model,
-    /// That version is not ready, or there is no such version.
-    Version,
+    /// The version of this number, which the request or a label names, is not ready, or there is none.
+    Version(i64),
     /// The model has no such label, or there is no such model.
     Label,
 }
@@ -439,7 +439,7 @@ impl Repository {
             }
         };
         let version = ready.iter().find(|servable| servable.version() == number);
-        version.map(handle).ok_or(Unresolved::Version)
+        version.map(handle).ok_or(Unresolved::Version(number))
     }
 
     /// The status of every version of the model since the server started (of unloaded ones only the

@@ -117,7 +117,13 @@ impl NamedModel {
             Unresolved::Model => {
                 Error::not_found(format!("Request for unknown model: '{name}' is not found"))
             }
-            Unresolved::Version | Unresolved::Label => Error::not_found(format!(
+            Unresolved::Version(number) if number.to_string() != *version => {
+                Error::not_found(format!(
+                    "Request for unknown model: '{name}' version {number}, which has the label \
+                     {version}, is not found"
+                ))
+            }
+            Unresolved::Version(_) | Unresolved::Label => Error::not_found(format!(
                 "Request for unknown model: '{name}' version {version} is not found"
             )),
         }

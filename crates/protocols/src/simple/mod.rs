@@ -223,7 +223,7 @@ fn find_model(
     let name = model.unwrap_or("default");
     match resolver.resolve(&ModelSpec { name, choice }) {
         Ok(handle) => return Ok(handle),
-        Err(Unresolved::Version)
+        Err(Unresolved::Version(_))
             if engine
                 .repository()
                 .resolve(&ModelSpec { name, choice: VersionSelector::Latest })

@@ -392,7 +392,7 @@ fn not_served(unresolved: Unresolved, spec: &ModelSpec<'_>) -> Error {
         (Unresolved::Label, VersionSelector::Label(label)) => {
             Error::invalid(format!("Unrecognized servable version label: {label}"))
         }
-        (_, VersionSelector::Version(version)) => {
+        (Unresolved::Version(version), _) | (_, VersionSelector::Version(version)) => {
             Error::not_found(format!("Servable not found for request: Specific({name}, {version})"))
         }
         _ => Error::not_found(format!("Servable not found for request: Latest({name})")),
