@@ -202,6 +202,7 @@ mod tests {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            ignores_unknown: false,
         };
         of("http://h", "m", &signature).expect("an example").command
     }

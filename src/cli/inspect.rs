@@ -282,6 +282,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        ignores_unknown: false,
     }
 }
 

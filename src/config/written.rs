@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::nearest;
 
 /// The prefix of all environment variables of tensorserve.
 pub(super) const PREFIX: &str = "TENSORSERVE_";
@@ -162,11 +163,9 @@ pub struct Reading {
 /// "… is not a setting", with the nearest known name if there is a near one.
 #[must_use]
 pub fn unknown_name(name: &str, known: &[&str], what: &str) -> String {
-    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    let nearest = known.iter().min_by_key(distance);
     let shown = name.escape_debug();
-    match nearest.filter(|other| distance(other) <= 1 + name.len() / 3) {
-        Some(near) => format!("{shown} is not {what}; did you mean {near}?"),
+    match nearest(name, known.iter().copied()) {
+        Some((near, _)) => format!("{shown} is not {what}; did you mean {near}?"),
         None => format!("{shown} is not {what}"),
     }
 }

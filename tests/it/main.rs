@@ -118,6 +118,18 @@ mod tfs_cases;
 mod tfs_metrics;
 #[cfg(feature = "transform")]
 mod transform;
+#[cfg(all(
+    feature = "catboost",
+    feature = "h2o",
+    feature = "lightgbm",
+    feature = "onnx",
+    feature = "pmml",
+    feature = "sklearn",
+    feature = "spark",
+    feature = "tflite",
+    feature = "xgboost"
+))]
+mod unknown_names;
 mod warm_up;
 mod warmup_command;
 mod worker;

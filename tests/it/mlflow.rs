@@ -228,3 +228,41 @@ fn folders_that_cannot_be_served_are_refused_with_the_reason() {
     };
     assert!(reason(keras).contains("only Python can load a file of Keras; export"));
 }
+
+/// Without a signature MLflow passes the table on to the model, and scikit-learn refuses columns that are not
+/// those of the training.
+#[test]
+fn columns_of_a_table_without_a_signature_are_those_of_the_training() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let folder = root.path().join("iris");
+    sklearn(&folder);
+    let frame = data("platforms/sklearn/iris_frame.pkl");
+    fs::copy(frame, folder.join("model.pkl")).expect("copied");
+    let text = fs::read_to_string(folder.join("MLmodel")).expect("readable");
+    let (without, _) = text.split_once("signature:").expect("a signature");
+    fs::write(folder.join("MLmodel"), without).expect("written");
+    let server = TestServer::of(&folder);
+    let split = |columns: [&str; 4], row: [f64; 4]| json!({"dataframe_split": {"columns": columns, "data": [row]}});
+    let [sl, sw, pl, pw] =
+        ["sepal length (cm)", "sepal width (cm)", "petal length (cm)", "petal width (cm)"];
+    let right = predictions(&server, &split([sl, sw, pl, pw], [5.1, 3.5, 1.4, 0.2]));
+    assert_eq!(predictions(&server, &split([pw, pl, sw, sl], [0.2, 1.4, 3.5, 5.1])), right);
+    let other = predictions(&server, &split([sl, sw, pl, pw], [0.2, 1.4, 3.5, 5.1]));
+    assert_ne!(other, right);
+    let wrong = [
+        split([sl, sw, pl, "Petal width (cm)"], [5.1, 3.5, 1.4, 0.2]),
+        split(["Petal width (cm)", sl, sw, pl], [5.1, 3.5, 1.4, 0.2]),
+        json!({"dataframe_records": [{sl: 5.1, sw: 3.5, pl: 1.4, "Petal width (cm)": 0.2}]}),
+        json!({"dataframe_records": [{sl: 5.1, sw: 3.5, pl: 1.4, pw: 0.2, "Petal width (cm)": 0.2}]}),
+    ];
+    for body in wrong {
+        let answer = score(&server, "application/json", &body.to_string());
+        let text = answer.text();
+        assert_eq!(answer.status, 400, "{body}: {text}");
+        for part in ["'Petal width (cm)'", "its inputs are", "did you mean"] {
+            assert!(text.contains(part), "{body}: {text}");
+        }
+    }
+    let csv = format!("{sl},{sw},{pl},petal width\n5.1,3.5,1.4,0.2\n");
+    assert_eq!(score(&server, "text/csv", &csv).status, 400);
+}

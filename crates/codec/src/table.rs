@@ -7,6 +7,7 @@
 use super::csv::{self, Field};
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::{InputName, shown};
 use tensorserve_tensor::{
     AlignedVec, DType, STRING_OVERHEAD, Shape, Signature, StringsBuilder, Tensor, TensorSpec,
     aligned_vec,
@@ -256,15 +257,17 @@ fn columns_named(
     field: &mut Vec<u8>,
 ) -> Result<Option<Vec<Option<usize>>>> {
     let specs = &signature.inputs;
-    let (mut places, mut unknown): (Vec<Option<usize>>, Option<String>) = (Vec::new(), None);
+    let (mut places, mut unknown): (Vec<Option<usize>>, Option<Vec<u8>>) = (Vec::new(), None);
     let mut twice = None;
     each_field(line, field, |_, name| {
         let name = name.trim_ascii();
-        match specs.iter().position(|spec| spec.alias.as_bytes() == name) {
-            place @ Some(_) if places.contains(&place) => twice = Some(shortened(name)),
-            place @ Some(_) => places.push(place),
-            None if signature.is_unused(name) => places.push(None),
-            None => unknown = unknown.take().or_else(|| Some(shortened(name))),
+        match signature.named(name) {
+            InputName::Declared(at) if places.contains(&Some(at)) => twice = Some(shortened(name)),
+            InputName::Declared(at) => places.push(Some(at)),
+            InputName::Unused => places.push(None),
+            InputName::Ignored | InputName::Unknown => {
+                unknown = unknown.take().or_else(|| Some(name.to_owned()));
+            }
         }
         Ok(())
     })?;
@@ -277,10 +280,10 @@ fn columns_named(
     if specs.len() == 1 && places.is_empty() {
         return Ok(None);
     }
-    let names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
     Err(Error::invalid(format!(
-        "the first line must have the names of the columns: {unknown:?} is not one of {}",
-        names.join(", ")
+        "the first line must have the names of the columns: the model has no input {}; {}",
+        shown(&unknown),
+        signature.instead_of(&unknown)
     )))
 }
 
@@ -338,7 +341,8 @@ mod tests {
         };
         assert_eq!(
             refused("22,male\n"),
-            "the first line must have the names of the columns: \"22\" is not one of age, sex"
+            "the first line must have the names of the columns: the model has no input \"22\"; its inputs are \
+             \"age\", \"sex\""
         );
         assert_eq!(refused("age,sex\n\nx,y\n"), "line 3, column age: \"x\" is not a number");
         assert_eq!(refused("age,sex\n1\n"), "line 2 has 1 fields; the columns are 2");

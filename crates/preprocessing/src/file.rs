@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::names::nearest;
 
 /// The name of the file, in the directory of a version or of its model.
 pub const FILE_NAME: &str = "tensorserve.toml";
@@ -347,10 +348,8 @@ impl StepTable {
             return Ok(());
         };
         let kind = &self.kind;
-        let distance = |known: &&&str| strsim::damerau_levenshtein(key, known);
-        let nearest = self.known_keys.iter().min_by_key(distance);
-        let hint = match nearest.filter(|known| distance(known) <= 1 + key.len() / 3) {
-            Some(known) => format!("; did you mean {known:?}?"),
+        let hint = match nearest(key, self.known_keys.iter().copied()) {
+            Some((known, _)) => format!("; did you mean {known:?}?"),
             None => format!("; it may have {}", self.known_keys.join(", ")),
         };
         let what = match kind.starts_with("signature.") {

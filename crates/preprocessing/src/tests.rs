@@ -74,6 +74,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        ignores_unknown: false,
     }
 }
 

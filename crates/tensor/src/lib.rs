@@ -34,6 +34,7 @@ pub mod budget;
 mod dtype;
 pub mod error;
 mod memory;
+pub mod names;
 pub mod priority;
 mod rows;
 mod shape;

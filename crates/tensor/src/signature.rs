@@ -208,6 +208,10 @@ pub struct Signature {
     /// Columns of the training data that the model does not use: requests may have them, and they are not
     /// read.
     pub unused_columns: Vec<String>,
+    /// Whether inputs that it does not declare are ignored where the reference servers ignore them, as they
+    /// do for graphs of TensorFlow. Otherwise they are refused everywhere: a column with a mistake in its name
+    /// must not count as one that is missing.
+    pub ignores_unknown: bool,
 }
 
 impl Signature {
@@ -229,6 +233,7 @@ impl Signature {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            ignores_unknown: false,
         }
     }
 

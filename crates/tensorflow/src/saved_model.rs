@@ -247,6 +247,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        ignores_unknown: true,
     }
 }
 

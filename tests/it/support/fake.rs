@@ -279,6 +279,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        ignores_unknown: false,
     }
 }
 

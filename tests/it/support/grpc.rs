@@ -126,6 +126,18 @@ impl Caller {
         })
     }
 
+    /// Sends `message` unchanged. Returns the first message of the answer.
+    pub fn first(&self, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(self.channel.clone());
+            client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+            let path = PathAndQuery::from_static(path);
+            let answers = client.server_streaming(Request::new(message), path, Raw).await?;
+            let first = answers.into_inner().message().await?;
+            first.ok_or_else(|| Status::internal("there is no message"))
+        })
+    }
+
     /// Starts `calls` calls with an empty message, and keeps all of them open until `wait` returns.
     /// Returns their status codes: `Ok` for those that are answered with a stream.
     pub fn begin_many(&self, path: &'static str, calls: usize, wait: impl FnOnce()) -> Vec<Code> {

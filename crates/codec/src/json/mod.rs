@@ -5,6 +5,7 @@
 //! * [`read`] reads nested arrays into typed, aligned tensor buffers;
 //! * [`mod@write`] and [`float`] write tensors;
 //! * [`dump`] prints a part of a document for an error message.
+//! * [`members`] lists the names of an object.
 //!
 //! The reader accepts what RapidJSON accepts with the flags that TensorFlow Serving sets (iterative,
 //! NaN and Infinity, stop after the first value), and reports the same kinds and offsets of errors.
@@ -14,6 +15,7 @@
 
 pub mod dump;
 pub mod float;
+pub mod members;
 pub mod number;
 pub mod read;
 pub mod scan;

@@ -23,6 +23,7 @@ use tensorserve_platform::{
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::InputName;
 use tensorserve_tensor::{ImageEncoding, Signature, Tensor};
 use tensorserve_workers::Workers;
 use tensorserve_workers::handlers::Handlers;
@@ -412,27 +413,37 @@ impl Servable {
         self.signatures().iter().enumerate().find(|(_, signature)| signature.name == name)
     }
 
-    /// The signature for a request that is for the signature `found` and has an input `alias`: the one that
-    /// takes the columns of its matrix by their names, if that is the name of one of them.
+    /// The signature for a request that is for the signature `found` and has inputs of these names: `found`, or
+    /// the one that takes the columns of its matrix by their names. The first name that one of them has decides;
+    /// if they have none, it is the one with the nearest, which an error is to propose.
     #[must_use]
-    pub fn signature_by_input<'s>(
+    pub fn signature_by_inputs<'s, N: AsRef<[u8]>>(
         &'s self,
         found: (usize, &'s Signature),
-        alias: &[u8],
+        names: impl IntoIterator<Item = N>,
     ) -> (usize, &'s Signature) {
-        let (_, declared) = found;
-        let has = |signature: &Signature| {
-            signature.inputs.iter().any(|spec| spec.alias.as_bytes() == alias)
-        };
-        let Some(other) = &declared.by_columns else {
+        let other = found.1.by_columns.as_deref().and_then(|other| self.signature(other));
+        let Some(other) = other else {
             return found;
         };
-        match self.signature(other) {
-            Some((index, other)) if !has(declared) && (has(other) || other.is_unused(alias)) => {
-                (index, other)
+        let has = |signature: &Signature, name: &[u8]| {
+            matches!(signature.named(name), InputName::Declared(_) | InputName::Unused)
+        };
+        let mut unknown = None;
+        for name in names {
+            if has(found.1, name.as_ref()) {
+                return found;
             }
-            _ => found,
+            if has(other.1, name.as_ref()) {
+                return other;
+            }
+            unknown.get_or_insert(name);
         }
+        let distance = |signature: &Signature| {
+            let name = unknown.as_ref().map_or(&[][..], N::as_ref);
+            signature.nearest(name).map_or(usize::MAX, |(_, distance)| distance)
+        };
+        if distance(other.1) < distance(found.1) { other } else { found }
     }
 
     /// The signatures, shared, without a reference to the version.

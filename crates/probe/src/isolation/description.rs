@@ -34,6 +34,7 @@ struct SignatureDescription {
     exact_shapes: bool,
     by_columns: Option<String>,
     unused_columns: Vec<String>,
+    ignores_unknown: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -105,6 +106,7 @@ impl SignatureDescription {
             exact_shapes: signature.exact_shapes,
             by_columns: signature.by_columns.clone(),
             unused_columns: signature.unused_columns.clone(),
+            ignores_unknown: signature.ignores_unknown,
         }
     }
 
@@ -122,6 +124,7 @@ impl SignatureDescription {
             exact_shapes: self.exact_shapes,
             by_columns: self.by_columns.clone(),
             unused_columns: self.unused_columns.clone(),
+            ignores_unknown: self.ignores_unknown,
         }
     }
 }

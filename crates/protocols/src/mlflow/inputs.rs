@@ -6,10 +6,47 @@ use super::cast::float;
 use super::enforce::{ModelData, NodeArray, into_matrix};
 use super::fault;
 use super::node::Node;
-use super::table::{ColumnName, Table};
+use super::table::{ColumnName, Table, TableColumn};
+use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::Result;
+use tensorserve_tensor::names::InputName;
 use tensorserve_tensor::{DType, Element, Shape, Signature, StringsBuilder, Tensor, TensorSpec};
+
+/// The names of the columns, if all have one.
+pub(super) fn column_names<'t>(table: &'t Table<'_>) -> Option<Vec<&'t str>> {
+    let name = |column: &'t TableColumn<'_>| match &column.name {
+        ColumnName::Text(name) => Some(name.as_str()),
+        ColumnName::Place(_) => None,
+    };
+    table.columns.iter().map(name).collect()
+}
+
+/// The signature for a table with these columns: `found`, or the one that takes the columns of its matrix by
+/// their names.
+///
+/// # Errors
+/// For the name of a column that the model was not trained with, as in scikit-learn.
+pub(super) fn by_columns<'h>(
+    version: &'h ModelHandle,
+    found: (usize, &'h Signature),
+    names: &[&str],
+) -> Result<(usize, &'h Signature)> {
+    let Some(other) = found.1.by_columns.as_deref().and_then(|name| version.signature(name)) else {
+        return Ok(found);
+    };
+    let unknown = |name: &&&str| other.1.named(name.as_bytes()) == InputName::Unknown;
+    match names.iter().find(unknown) {
+        None => Ok(other),
+        Some(name) => {
+            let instead = other.1.instead_of(name.as_bytes());
+            Err(fault::unexpected(format_args!(
+                "The feature names should match those that were passed during fit. Feature names unseen \
+                 at fit time: '{name}'; {instead}"
+            )))
+        }
+    }
+}
 
 /// One tensor for each input of `signature`, in order; each takes at most `max_bytes`.
 pub(super) fn tensors(

@@ -222,7 +222,7 @@ fn decode(
         let (payload, kind, params) = read(format, body, &model)?;
         params::check(params.as_ref(), model.signature.params.as_deref(), model.flavor)?;
         let data = enforce::enforce(payload, model.signature.inputs.as_ref(), kind)?;
-        (found_signature(resolver, &version)?, data)
+        (found_signature(resolver, &version, &data)?, data)
     };
     let Some(declared) = version.signatures().get(signature) else {
         return Err(Error::internal("the signature does not exist"));
@@ -246,10 +246,23 @@ fn check_rows(data: &ModelData<'_>, flavor: Flavor) -> Result<()> {
     }
 }
 
-/// The number of the signature that is called.
-fn found_signature(resolver: &mut Resolver<'_>, version: &ModelHandle) -> Result<usize> {
-    let Some((signature, declared)) = version.signature(SIGNATURE) else {
+/// The number of the signature that is called: for a table whose columns have names, the one that takes
+/// columns by their names, if there is one.
+fn found_signature(
+    resolver: &mut Resolver<'_>,
+    version: &ModelHandle,
+    data: &ModelData<'_>,
+) -> Result<usize> {
+    let Some(found) = version.signature(SIGNATURE) else {
         return Err(fault::unexpected(format_args!("the model has no signature {SIGNATURE:?}")));
+    };
+    let names = match data {
+        ModelData::Table(table) => inputs::column_names(table),
+        ModelData::Array(_) | ModelData::Named(_) => None,
+    };
+    let (signature, declared) = match names {
+        Some(names) => inputs::by_columns(version, found, &names)?,
+        None => found,
     };
     resolver.found_signature(signature);
     match declared.unsupported() {

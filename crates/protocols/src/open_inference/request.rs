@@ -11,6 +11,7 @@ use tensorserve_core::engine::{
 };
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::names::InputName;
 use tensorserve_tensor::priority::Priority;
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
@@ -166,9 +167,7 @@ impl GivenRequest {
     ) -> Result<(InferRequest, AnswerForm)> {
         let GivenRequest { id, parameters, inputs, outputs } = self;
         let mut found = signature_of(&version, parameters.signature.as_deref())?;
-        if let Some((name, _)) = inputs.first() {
-            found = version.signature_by_input(found, name.as_bytes());
-        }
+        found = version.signature_by_inputs(found, inputs.iter().map(|(name, _)| name));
         let (index, signature) = found;
         resolver.found_signature(index);
         let inputs = ordered(version.model(), signature, inputs)?;
@@ -203,15 +202,16 @@ fn ordered(
 ) -> Result<Vec<Tensor>> {
     let mut found: Vec<Option<Tensor>> = vec![None; signature.inputs.len()];
     for (name, tensor) in given {
-        if signature.is_unused(name.as_bytes()) {
-            continue;
-        }
-        let at = signature.input(&name);
+        let at = match signature.named(name.as_bytes()) {
+            InputName::Declared(at) => Some(at),
+            InputName::Unused => continue,
+            InputName::Ignored | InputName::Unknown => None,
+        };
         let Some((spec, slot)) = at.and_then(|at| signature.inputs.get(at).zip(found.get_mut(at)))
         else {
-            let names = names(&signature.inputs);
+            let instead = signature.instead_of(name.as_bytes());
             return Err(Error::invalid(format!(
-                "unexpected inference input '{name}' for model '{model}'; its inputs are {names}"
+                "unexpected inference input '{name}' for model '{model}'; {instead}"
             )));
         };
         if slot.is_some() {

@@ -30,7 +30,7 @@ pub(super) fn csv(
     if found.1.by_columns.is_some()
         && let Some(name) = table::first_name(body)
     {
-        found = version.signature_by_input(found, &name);
+        found = version.signature_by_inputs(found, [name]);
     }
     let (signature, declared) = found;
     let numbers = match declared.inputs.as_slice() {

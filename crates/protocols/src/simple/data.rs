@@ -3,8 +3,6 @@
 //! As in the original, models of other platforms also accept the bare value of their one input, single
 //! values for one row, and a row in libsvm's sparse format.
 
-use std::borrow::Cow;
-
 use super::fault::{not_json, python};
 use super::run_failed;
 use tensorserve_codec::base64::{self, Alphabet};
@@ -13,6 +11,7 @@ use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, Tenso
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::InputStyle;
 use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::names::{InputName, shown};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
@@ -41,6 +40,8 @@ pub(super) enum DataFault {
     Syntax(SyntaxError),
     NotObject,
     Missing(usize),
+    Unknown(String),
+    Twice(usize),
     Value(usize, Box<Fault>),
     /// An error that the original reports when it runs the model.
     Run(String),
@@ -53,7 +54,7 @@ impl From<SyntaxError> for DataFault {
     }
 }
 
-/// Decodes `data` at `cursor`. Unknown names are ignored.
+/// Decodes `data` at `cursor`.
 pub(super) fn read(
     cursor: &mut Cursor,
     signature: &Signature,
@@ -73,13 +74,16 @@ pub(super) fn read(
     let mut more = cursor.open_object()?;
     while more {
         let name = cursor.name()?;
-        let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
-        let slot = index.and_then(|i| Some((i, specs.get(i)?, inputs.get_mut(i)?)));
-        match slot {
-            Some((index, spec, slot @ None)) => {
-                *slot = Some(read_value(cursor, index, spec, options)?);
-            }
-            _ => {
+        match signature.named(&name) {
+            InputName::Declared(index) => match (specs.get(index), inputs.get_mut(index)) {
+                (Some(spec), Some(slot @ None)) => {
+                    *slot = Some(read_value(cursor, index, spec, options)?);
+                }
+                _ if signature.ignores_unknown => cursor.skip_value()?,
+                _ => return Err(DataFault::Twice(index)),
+            },
+            InputName::Unused => cursor.skip_value()?,
+            InputName::Ignored | InputName::Unknown => {
                 others.note(&name, cursor.offset());
                 cursor.skip_value()?;
             }
@@ -87,38 +91,42 @@ pub(super) fn read(
         more = cursor.next_member()?;
     }
     if options.input_style != InputStyle::Tensors {
-        return complete(cursor, signature, inputs, &others, options);
+        return complete(cursor, signature, inputs, others, options);
     }
+    check_known(signature, others.first)?;
     let inputs = inputs.into_iter().enumerate();
     let inputs = inputs.map(|(index, input)| input.ok_or(DataFault::Missing(index)));
     Ok(SimpleData { inputs: inputs.collect::<Result<_, _>>()?, one_row: false })
 }
 
-/// The name of the first member of the object at `cursor`.
-pub(super) fn first_name(mut cursor: Cursor<'_>) -> Option<Cow<'_, [u8]>> {
-    if cursor.peek() != b'{' || !cursor.open_object().ok()? {
-        return None;
-    }
-    cursor.name().ok()
-}
-
-/// The offsets of members that are not named like an input, but may contain one.
+/// Members that are not named like an input.
 #[derive(Default)]
 struct OtherMembers {
+    /// The offsets of those that may contain an input.
     data: Option<usize>,
     ids: Option<usize>,
     values: Option<usize>,
     max_ids: Option<usize>,
+    /// The name of the first one.
+    first: Option<String>,
+    /// That of the first one that is in no place of an input.
+    unknown: Option<String>,
 }
 
 impl OtherMembers {
     fn note(&mut self, name: &[u8], at: usize) {
+        let text = || String::from_utf8_lossy(name).into_owned();
+        self.first.get_or_insert_with(text);
         match name {
             b"data" => self.data = Some(at),
             b"ids" => self.ids = Some(at),
             b"values" => self.values = Some(at),
             b"max_ids" => self.max_ids = Some(at),
-            _ => {}
+            // It says that the row is in the format that `ids` and `values` have.
+            b"format" => {}
+            _ => {
+                self.unknown.get_or_insert_with(text);
+            }
         }
     }
 }
@@ -129,22 +137,26 @@ fn complete(
     cursor: &mut Cursor,
     signature: &Signature,
     mut inputs: Vec<Option<Tensor>>,
-    others: &OtherMembers,
+    others: OtherMembers,
     options: DataOptions,
 ) -> Result<SimpleData, DataFault> {
     let specs = &signature.inputs;
     let end = cursor.offset();
     let mut one_row = false;
+    let mut unknown = others.first;
     if let ([slot @ None], [spec]) = (inputs.as_mut_slice(), specs.as_slice()) {
         if let (Some(ids), Some(values)) = (others.ids, others.values) {
             *slot = Some(read_sparse(cursor, spec, (ids, values, others.max_ids), options)?);
             one_row = true;
+            unknown = others.unknown.or_else(|| others.data.map(|_| "data".to_owned()));
         } else if let Some(at) = others.data {
             cursor.seek(at);
             *slot = Some(read_value(cursor, 0, spec, options)?);
+            unknown = others.unknown;
         }
         cursor.seek(end);
     }
+    check_known(signature, unknown)?;
     for (input, spec) in inputs.iter_mut().zip(specs) {
         let declares_rows = spec.shape.sizes().is_some_and(|sizes| sizes.len() == 1);
         if let Some(tensor) = input
@@ -168,6 +180,14 @@ fn complete(
         }
     });
     Ok(SimpleData { inputs: all.collect::<Result<_, _>>()?, one_row })
+}
+
+/// Refuses members that are no inputs, unless they are ignored as in the original.
+fn check_known(signature: &Signature, unknown: Option<String>) -> Result<(), DataFault> {
+    match unknown.filter(|_| !signature.ignores_unknown) {
+        Some(name) => Err(DataFault::Unknown(name)),
+        None => Ok(()),
+    }
 }
 
 /// Decodes one row in libsvm's sparse format: `ids`, the features that are not zero, their `values`,
@@ -307,6 +327,14 @@ pub(super) fn error(
                 "Input op name '{name}' does not exist in input data: {data}, please check the \
                  request JSON"
             )
+        }
+        DataFault::Unknown(name) => {
+            let (shown, instead) = (shown(name.as_bytes()), signature.instead_of(name.as_bytes()));
+            format!("the model has no input {shown}, which is in data; {instead}")
+        }
+        DataFault::Twice(index) => {
+            let name = spec(*index).map_or("", |s| &s.alias);
+            format!("input {name:?} is in data twice")
         }
         DataFault::Value(index, fault) => {
             let alias = spec(*index).map_or("", |spec| &spec.alias);

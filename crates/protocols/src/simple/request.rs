@@ -9,6 +9,7 @@ use super::fault::{excerpt, not_json, python};
 use super::find;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::members::MemberNames;
 use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::ReadOptions;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
@@ -181,7 +182,7 @@ fn decode_in_one_pass(
         } else if &*name == b"data" && decoded.is_none() {
             let (handle, signature) = fields.find(engine, resolver).ok()?;
             let options = fields.data_options(engine, &handle);
-            let (signature, declared) = by_first_name(&handle, signature, &cursor)?;
+            let (signature, declared) = by_names(&handle, signature, &cursor, 1)?;
             let data = data::read(&mut cursor, declared, options).ok()?;
             decoded = Some(fields.request(handle, signature, data));
         } else {
@@ -218,7 +219,8 @@ fn decode_in_two_passes(
         return Err(Error::invalid("Inference with empty data, please check the request JSON"));
     };
     cursor.seek(data_at);
-    let Some((signature, declared)) = by_first_name(&handle, signature, &cursor) else {
+    let found = by_names(&handle, signature, &cursor, usize::MAX);
+    let Some((signature, declared)) = found else {
         return Err(Error::internal("the signature does not exist"));
     };
     let read = data::read(&mut cursor, declared, fields.data_options(engine, &handle));
@@ -227,17 +229,18 @@ fn decode_in_two_passes(
 }
 
 /// The signature for the values at `cursor`: number `signature`, or the one that takes the columns that they
-/// name.
-fn by_first_name<'h>(
+/// name. At most so many of the names are looked at.
+fn by_names<'h>(
     handle: &'h ModelHandle,
     signature: usize,
     cursor: &Cursor,
+    most: usize,
 ) -> Option<(usize, &'h Signature)> {
     let found = (signature, handle.signatures().get(signature)?);
-    match found.1.by_columns.as_ref().and_then(|_| data::first_name(cursor.clone())) {
-        Some(name) => Some(handle.signature_by_input(found, &name)),
-        None => Some(found),
+    if found.1.by_columns.is_none() || cursor.peek() != b'{' {
+        return Some(found);
     }
+    Some(handle.signature_by_inputs(found, MemberNames::of(cursor.clone()).take(most)))
 }
 
 /// Checks the syntax of `body` and returns the offset of the value of `data`.

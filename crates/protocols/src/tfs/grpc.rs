@@ -25,6 +25,7 @@ use tensorserve_proto::tensorflow::{SignatureDef, TensorInfo, TensorProto, Tenso
 use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::names::{InputName, shown};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
 /// The properties of a Predict call that the response depends on.
@@ -68,9 +69,7 @@ pub(super) fn decode_predict_for(
     let PredictRequest { model_spec, inputs, output_filter } = request;
     let signature_name = signature_name(model_spec.as_ref()).to_owned();
     let mut found = predict_signature(&version, &signature_name)?;
-    if let Some(input) = inputs.keys().next() {
-        found = version.signature_by_input(found, input.as_bytes());
-    }
+    found = version.signature_by_inputs(found, inputs.keys());
     let (index, signature) = found;
     resolver.found_signature(index);
     let wanted = wanted_outputs(signature, &output_filter)?;
@@ -181,8 +180,9 @@ fn input_tensors(
     mut given: BTreeMap<String, TensorProto>,
 ) -> Result<Vec<Tensor>> {
     if !signature.unused_columns.is_empty() {
-        given.retain(|alias, _| !signature.is_unused(alias.as_bytes()));
+        given.retain(|alias, _| signature.named(alias.as_bytes()) != InputName::Unused);
     }
+    check_names(signature, &given)?;
     check_number(signature, &given)?;
     let mut sent = Vec::with_capacity(signature.inputs.len());
     for spec in &signature.inputs {
@@ -209,15 +209,23 @@ fn input_tensors(
     Ok(tensors)
 }
 
+/// Refuses inputs that the model does not have, unless the errors are those of the reference, which looks at
+/// their number first.
+fn check_names(signature: &Signature, given: &BTreeMap<String, TensorProto>) -> Result<()> {
+    let unknown =
+        given.keys().find(|alias| signature.named(alias.as_bytes()) == InputName::Unknown);
+    let Some(alias) = unknown else {
+        return Ok(());
+    };
+    let (name, instead) = (shown(alias.as_bytes()), signature.instead_of(alias.as_bytes()));
+    Err(Error::invalid(format!("Unknown input alias: {name} in request; {instead}")))
+}
+
 fn check_number(signature: &Signature, given: &BTreeMap<String, TensorProto>) -> Result<()> {
     let expected = signature.inputs.len();
     let is_known = |name: &&&str| signature.input(name).is_some();
     let sent: Vec<&str> = given.keys().map(String::as_str).collect();
-    // A column with a mistake in its name must not count as one that is missing.
-    let may_be_absent = match signature.takes_missing() {
-        true => sent.iter().all(|name| is_known(&name)),
-        false => !signature.defaults.is_empty(),
-    };
+    let may_be_absent = signature.takes_missing() || !signature.defaults.is_empty();
     if given.len() == expected || (may_be_absent && given.len() < expected) {
         return Ok(());
     }

@@ -10,12 +10,14 @@ use super::fault;
 use super::outline::Outline;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::dump::dump;
+use tensorserve_codec::json::members::MemberNames;
 use tensorserve_codec::json::read::{
     ReadOptions, TensorReadError as Fault, TensorReader, is_base64_object,
 };
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::{InputName, shown};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The members of a body that are read.
@@ -74,7 +76,7 @@ fn decode_well_formed(
             }
             key @ (b"instances" | b"inputs") if decoded.is_none() => {
                 let found = handle.signature(signature_name(name.as_deref(), default)?)?;
-                let (signature, declared) = by_first_input(handle, found, &cursor);
+                let (signature, declared) = by_names(handle, found, &cursor, 1);
                 if declared.inputs.is_empty() {
                     return None;
                 }
@@ -124,13 +126,12 @@ fn decode_checked(
         (None, Some(offset)) => (TfsFormat::Column, offset),
     };
     let mut cursor = outline.at(offset);
-    let (signature, declared) = by_first_input(handle, found, &cursor);
-    let specs = &declared.inputs;
+    let (signature, declared) = by_names(handle, found, &cursor, usize::MAX);
     let inputs = match format {
         TfsFormat::Row => read_rows(&mut cursor, declared, options)
-            .map_err(|fault| rows_error(fault, specs, body, &|| outline.document())),
+            .map_err(|fault| rows_error(fault, declared, body, &|| outline.document())),
         TfsFormat::Column => read_columns(&mut cursor, declared, options)
-            .map_err(|fault| columns_error(&fault, specs, body)),
+            .map_err(|fault| columns_error(&fault, declared, body)),
     };
     Ok(DecodedTensors { signature, inputs: inputs?, format })
 }
@@ -152,27 +153,23 @@ fn find_signature<'h>(
     Ok((signature, declared))
 }
 
-/// The signature for the values at `cursor`: `found`, or the one that takes the columns that they name.
-fn by_first_input<'h>(
+/// The signature for the values at `cursor`: `found`, or the one that takes the columns that they name. At most
+/// so many of the names are looked at.
+fn by_names<'h>(
     handle: &'h ModelHandle,
     found: (usize, &'h Signature),
     cursor: &Cursor,
+    most: usize,
 ) -> (usize, &'h Signature) {
-    match found.1.by_columns.as_ref().and_then(|_| first_name(cursor.clone())) {
-        Some(name) => handle.signature_by_input(found, &name),
-        None => found,
+    let mut cursor = cursor.clone();
+    let is_list = cursor.peek() == b'[';
+    if found.1.by_columns.is_none() || (is_list && !cursor.open_array()) {
+        return found;
     }
-}
-
-/// The name of the first value of the first row, or of the first column.
-fn first_name(mut cursor: Cursor<'_>) -> Option<Cow<'_, [u8]>> {
-    if cursor.peek() == b'[' && !cursor.open_array() {
-        return None;
+    match is_named(&cursor) {
+        Ok(true) => handle.signature_by_inputs(found, MemberNames::of(cursor).take(most)),
+        Ok(false) | Err(_) => found,
     }
-    if !is_named(&cursor).ok()? || !cursor.open_object().ok()? {
-        return None;
-    }
-    cursor.name().ok()
 }
 
 /// Why `instances` cannot be read.
@@ -191,6 +188,11 @@ enum RowsFault {
     UnknownInput {
         row: usize,
         key: String,
+    },
+    /// An input that a row has twice.
+    Twice {
+        row: usize,
+        index: usize,
     },
     Keys {
         row: usize,
@@ -235,10 +237,11 @@ fn read_rows(
         return Err(RowsFault::Plain);
     }
     let mut readers: Vec<_> = specs.iter().map(|s| reader(s, options, cursor)).collect();
+    let mut read_rows = vec![0; if named { specs.len() } else { 0 }];
     let mut rows = 0;
     loop {
         if named {
-            read_named_row(cursor, signature, &mut readers, rows)?;
+            read_named_row(cursor, signature, &mut readers, &mut read_rows, rows)?;
         } else {
             if cursor.peek() == b'{' && is_named(cursor)? {
                 return Err(RowsFault::IsObject { row: rows });
@@ -262,13 +265,14 @@ fn is_named(cursor: &Cursor) -> Result<bool, SyntaxError> {
     Ok(cursor.peek() == b'{' && !is_base64_object(cursor)?)
 }
 
+/// Reads row number `row`. `read_rows` has the number of rows in which each input was read.
 fn read_named_row(
     cursor: &mut Cursor,
     signature: &Signature,
     readers: &mut [TensorReader],
+    read_rows: &mut [usize],
     row: usize,
 ) -> Result<(), RowsFault> {
-    let specs = &signature.inputs;
     if !is_named(cursor)? {
         return Err(RowsFault::NotObject { row });
     }
@@ -277,24 +281,30 @@ fn read_named_row(
     let mut more = cursor.open_object()?;
     while more {
         let name = cursor.name()?;
-        let Some(index) = specs.iter().position(|spec| spec.alias.as_bytes() == &*name) else {
-            if signature.is_unused(&name) {
-                cursor.skip_value()?;
-                more = cursor.next_member()?;
-                continue;
+        match signature.named(&name) {
+            InputName::Declared(index) => {
+                if let (Some(reader), Some(read)) =
+                    (readers.get_mut(index), read_rows.get_mut(index))
+                {
+                    if *read > row && !signature.ignores_unknown {
+                        return Err(RowsFault::Twice { row, index });
+                    }
+                    let key = Some(index);
+                    reader.read(cursor).map_err(|fault| RowsFault::Value { row, key, fault })?;
+                    *read = row + 1;
+                }
+                found += 1;
             }
-            let key = String::from_utf8_lossy(&name).into_owned();
-            return Err(RowsFault::UnknownInput { row, key });
-        };
-        if let Some(reader) = readers.get_mut(index) {
-            let key = Some(index);
-            let read = reader.read(cursor);
-            read.map_err(|fault| RowsFault::Value { row, key, fault })?;
+            InputName::Unused => cursor.skip_value()?,
+            InputName::Ignored | InputName::Unknown => {
+                let key = String::from_utf8_lossy(&name).into_owned();
+                return Err(RowsFault::UnknownInput { row, key });
+            }
         }
-        found += 1;
         more = cursor.next_member()?;
     }
-    if found != specs.len() && !add_missing_columns(specs, readers, row) {
+    let specs = &signature.inputs;
+    if found != specs.len() && !add_missing_columns(specs, readers, read_rows, row) {
         return Err(RowsFault::Keys { row, at });
     }
     Ok(())
@@ -302,10 +312,16 @@ fn read_named_row(
 
 /// Adds missing values for the columns that row number `row` does not have. Whether it is complete then.
 #[cold]
-fn add_missing_columns(specs: &[TensorSpec], readers: &mut [TensorReader], row: usize) -> bool {
-    specs.iter().zip(readers).all(|(spec, reader)| {
+fn add_missing_columns(
+    specs: &[TensorSpec],
+    readers: &mut [TensorReader],
+    read_rows: &mut [usize],
+    row: usize,
+) -> bool {
+    specs.iter().zip(readers).zip(read_rows).all(|((spec, reader), read)| {
+        let is_read = std::mem::replace(read, row + 1) > row;
         let may_add = spec.takes_missing && spec.is_column();
-        reader.values() > row || (may_add && reader.read(&mut Cursor::new(b"null")).is_ok())
+        is_read || (may_add && reader.read(&mut Cursor::new(b"null")).is_ok())
     })
 }
 
@@ -318,10 +334,11 @@ fn element_error(row: usize, key: &str, error: &Error) -> Error {
 
 fn rows_error(
     fault: RowsFault,
-    specs: &[TensorSpec],
+    signature: &Signature,
     body: &[u8],
     document: &dyn Fn() -> String,
 ) -> Error {
+    let specs = &signature.inputs;
     let message = match fault {
         RowsFault::Syntax(error) => return fault::syntax(error),
         RowsFault::Shape(error) => return error,
@@ -341,8 +358,16 @@ fn rows_error(
             format!("Expecting value/list but got object at item {row} of input list")
         }
         RowsFault::UnknownInput { row, key } => {
-            let error = Error::invalid(format!("JSON object: does not have named input: {key}"));
-            return element_error(row, &format!(" key: {key}"), &error);
+            let mut message = format!("JSON object: does not have named input: {key}");
+            if !signature.ignores_unknown {
+                let instead = signature.instead_of(key.as_bytes());
+                message.push_str(&format!("; {instead}"));
+            }
+            return element_error(row, &format!(" key: {key}"), &Error::invalid(message));
+        }
+        RowsFault::Twice { row, index } => {
+            let alias = specs.get(index).map_or("", |spec| &spec.alias);
+            format!("Item {row} of 'instances' list has the named input: {alias} twice")
         }
         RowsFault::Keys { row, at } => {
             let names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
@@ -371,6 +396,12 @@ enum ColumnsFault {
     /// A plain value for a signature of several inputs.
     Plain,
     Missing {
+        index: usize,
+    },
+    Unknown {
+        key: String,
+    },
+    Twice {
         index: usize,
     },
     Value {
@@ -403,15 +434,20 @@ fn read_columns(
     let mut more = cursor.open_object()?;
     while more {
         let name = cursor.name()?;
-        let index = specs.iter().position(|spec| spec.alias.as_bytes() == &*name);
-        let slot =
-            index.and_then(|index| Some((index, specs.get(index)?, tensors.get_mut(index)?)));
-        match slot {
-            Some((index, spec, slot @ None)) => {
-                *slot = Some(read_column(cursor, index, spec, options)?);
+        match signature.named(&name) {
+            InputName::Declared(index) => match (specs.get(index), tensors.get_mut(index)) {
+                (Some(spec), Some(slot @ None)) => {
+                    *slot = Some(read_column(cursor, index, spec, options)?);
+                }
+                // Of duplicate names, the first wins in the reference.
+                _ if signature.ignores_unknown => cursor.skip_value()?,
+                _ => return Err(ColumnsFault::Twice { index }),
+            },
+            InputName::Unused | InputName::Ignored => cursor.skip_value()?,
+            InputName::Unknown => {
+                let key = String::from_utf8_lossy(&name).into_owned();
+                return Err(ColumnsFault::Unknown { key });
             }
-            // Unknown names are ignored; of duplicate names, the first wins.
-            _ => cursor.skip_value()?,
         }
         more = cursor.next_member()?;
     }
@@ -441,7 +477,8 @@ fn read_column(
     reader.finish().map_err(ColumnsFault::Shape)
 }
 
-fn columns_error(fault: &ColumnsFault, specs: &[TensorSpec], body: &[u8]) -> Error {
+fn columns_error(fault: &ColumnsFault, signature: &Signature, body: &[u8]) -> Error {
+    let specs = &signature.inputs;
     match fault {
         ColumnsFault::Syntax(error) => fault::syntax(*error),
         ColumnsFault::Shape(error) => error.duplicate(),
@@ -452,6 +489,14 @@ fn columns_error(fault: &ColumnsFault, specs: &[TensorSpec], body: &[u8]) -> Err
         ColumnsFault::Missing { index } => {
             let name = specs.get(*index).map_or("", |spec| &spec.alias);
             Error::invalid(format!("Missing named input: {name} in 'inputs' object."))
+        }
+        ColumnsFault::Unknown { key } => {
+            let (name, instead) = (shown(key.as_bytes()), signature.instead_of(key.as_bytes()));
+            Error::invalid(format!("Unknown named input: {name} in 'inputs' object; {instead}"))
+        }
+        ColumnsFault::Twice { index } => {
+            let name = specs.get(*index).map_or("", |spec| &spec.alias);
+            Error::invalid(format!("Named input: {name} is twice in 'inputs' object."))
         }
         ColumnsFault::Value { index, fault } => match specs.get(*index) {
             Some(spec) => fault::value(fault, spec, body),

@@ -397,6 +397,7 @@ mod tests {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            ignores_unknown: false,
         }
     }
 
