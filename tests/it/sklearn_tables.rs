@@ -322,3 +322,46 @@ fn a_model_of_numbers_takes_a_matrix_or_columns() {
     assert_eq!(missing.status, 400, "{}", missing.text());
     assert!(missing.text().contains("NaN"), "{}", missing.text());
 }
+
+/// What `DataFrame.to_json` writes for a column of booleans.
+#[test]
+fn booleans_are_numbers_in_every_protocol() {
+    let folder = data("reports/tabular-21-json-booleans");
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(folder.join(name)).expect("readable")).expect("JSON")
+    };
+    let (request, right) = (read("request.json"), read("right.json"));
+    let server = TestServer::of(&folder.join("model.pkl"));
+    let columns = request["inputs"].as_object().expect("columns");
+    let row = |at: usize| -> Map<String, Value> {
+        columns.iter().map(|(name, values)| (name.clone(), values[at].clone())).collect()
+    };
+    let check = |what: &str, found: &Value| {
+        for output in ["predict", "predict_proba"] {
+            assert!(alike(&found[output], &right[output], TOLERANCE), "{what} {output}: {found}");
+        }
+    };
+    let path = "/v1/models/model:predict";
+    check("inputs", &answer(&server, path, &request)["outputs"]);
+    check("POST /", &answer(&server, "/", &json!({ "data": columns })));
+    let rows = answer(&server, path, &json!({ "instances": [row(0), row(1)] }));
+    for at in 0..2 {
+        let (found, right) = (&rows["predictions"][at]["predict"], &right["predict"][at]);
+        assert_eq!(found, right, "row {at}");
+    }
+    for datatype in ["FP64", "BOOL"] {
+        let input = |(name, values): (&String, &Value)| {
+            let kind = match (&values[0], name.as_str()) {
+                (_, "flag") => datatype,
+                (Value::String(_), _) => "BYTES",
+                _ => "FP64",
+            };
+            json!({"name": name, "shape": [2], "datatype": kind, "data": values})
+        };
+        let inputs: Vec<Value> = columns.iter().map(input).collect();
+        let found = answer(&server, "/v2/models/model/infer", &json!({ "inputs": inputs }));
+        let outputs = found["outputs"].as_array().expect("outputs").iter();
+        let predict = outputs.clone().find(|output| output["name"] == "predict");
+        assert_eq!(predict.expect("predict")["data"], right["predict"], "{datatype}");
+    }
+}

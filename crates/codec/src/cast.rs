@@ -7,7 +7,7 @@ use super::json::{Bf16, Half, Scalar};
 use tensorserve_tensor::{DType, Tensor, aligned_vec};
 
 /// Casts a tensor to `dtype` by the rules for JSON numbers: integers become floats and floats are
-/// rounded, but a float never becomes an integer. `None` if a value does not fit, or one of the
+/// rounded, but a float never becomes an integer. Booleans become 0 and 1. `None` if a value does not fit, or one of the
 /// dtypes is not numeric.
 #[must_use]
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
@@ -44,7 +44,8 @@ fn cast_to<T: Scalar>(tensor: &Tensor) -> Option<Tensor> {
         DType::UInt16 => cast_each::<T, 2>(tensor, |b| unsigned(u64::from(u16::from_ne_bytes(b)))),
         DType::UInt32 => cast_each::<T, 4>(tensor, |b| unsigned(u64::from(u32::from_ne_bytes(b)))),
         DType::UInt64 => cast_each::<T, 8>(tensor, |b| unsigned(u64::from_ne_bytes(b))),
-        DType::Bool | DType::Complex64 | DType::Complex128 | DType::String => None,
+        DType::Bool => cast_each::<T, 1>(tensor, |[b]| unsigned(u64::from(b != 0))),
+        DType::Complex64 | DType::Complex128 | DType::String => None,
     }
 }
 

@@ -254,6 +254,24 @@ mod tests {
     }
 
     #[test]
+    fn tables_have_missing_values_and_booleans() {
+        let table = ReadOptions { nulls: true, ..STRICT };
+        let tensor = read_with(DType::Double, table, "[true,null,false,2.5]").expect("valid");
+        let values = tensor.values::<f64>().expect("doubles");
+        assert!(values[1].is_nan());
+        assert_eq!((values[0], values[2], values[3]), (1.0, 0.0, 2.5));
+        let tensor = read_with(DType::Int64, table, "[true,false]").expect("valid");
+        assert_eq!(tensor.values::<i64>(), Some(&[1, 0][..]));
+        for text in ["[tru]", r#"["1"]"#] {
+            read_with(DType::Double, table, text).expect_err(text);
+        }
+        assert_eq!(
+            *read(DType::Double, "[true]").expect_err("bool"),
+            TensorReadError::Type { at: 1 }
+        );
+    }
+
+    #[test]
     fn depth_and_memory_are_bounded() {
         let deep = "[".repeat(1_000_000) + &"]".repeat(1_000_000);
         assert_eq!(

@@ -231,11 +231,7 @@ impl<T: Scalar> NumberSink<T> {
                 cursor.literal(b"null")?;
                 T::missing()
             }
-            _ if !self.coerce => None,
-            b'"' => {
-                let text = cursor.string()?;
-                std::str::from_utf8(&text).ok().and_then(T::parse)
-            }
+            // Whoever calls this has asked for one or the other.
             b't' => {
                 cursor.literal(b"true")?;
                 T::coerce(Number::Unsigned(1))
@@ -243,6 +239,11 @@ impl<T: Scalar> NumberSink<T> {
             b'f' => {
                 cursor.literal(b"false")?;
                 T::coerce(Number::Unsigned(0))
+            }
+            _ if !self.coerce => None,
+            b'"' => {
+                let text = cursor.string()?;
+                std::str::from_utf8(&text).ok().and_then(T::parse)
             }
             _ => cursor.number().ok().and_then(T::coerce),
         };

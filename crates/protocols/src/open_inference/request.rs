@@ -252,7 +252,10 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
         return Ok(tensor);
     }
     budget::reserve(tensor.shape().elements()?.saturating_mul(declared.size().unwrap_or(0)))?;
-    checked_cast(&tensor, declared).ok_or_else(|| {
+    // Booleans are numbers in the columns of tables only, as pandas has them.
+    let is_castable = given != DType::Bool || spec.takes_missing;
+    let cast = is_castable.then(|| checked_cast(&tensor, declared)).flatten();
+    cast.ok_or_else(|| {
         Error::invalid(format!(
             "inference input '{}' data-type is '{}', but model '{model}' expects '{}'",
             spec.alias,

@@ -133,7 +133,9 @@ fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor>
         ));
     }
     budget::reserve(elements.saturating_mul(wanted.size().unwrap_or(0)))?;
-    cast::cast(&array, wanted).ok_or_else(|| {
+    let is_castable = given != DType::Bool || input.takes_missing;
+    let cast = is_castable.then(|| cast::cast(&array, wanted)).flatten();
+    cast.ok_or_else(|| {
         let alias = &input.alias;
         Error::invalid(format!("the npy array has type {given}, which cannot be converted to type {wanted} of input {alias:?}"))
     })
