@@ -169,7 +169,7 @@ fn python_body(signature: &Signature) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_tensor::DeclaredShape;
+    use tensorserve_tensor::{DeclaredShape, RowDependence};
 
     fn spec(alias: &str, dtype: DType, dims: &[i64]) -> TensorSpec {
         let dims = dims.iter().map(|&size| (size, String::new()));
@@ -203,6 +203,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            rows: RowDependence::NoGraph,
         };
         of("http://h", "m", &signature).expect("an example").command
     }

@@ -14,7 +14,9 @@ use tensorserve_core::config::{is_store_url, model_path};
 use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platforms, names_version};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
+use tensorserve_tensor::{
+    CooSparse, DeclaredShape, ImageEncoding, RowDependence, Signature, TensorSpec,
+};
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
@@ -283,6 +285,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        rows: RowDependence::NoGraph,
     }
 }
 

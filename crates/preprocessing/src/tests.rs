@@ -14,7 +14,8 @@ use super::*;
 use tensorserve_tensor::budget::MemoryBudget;
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{
-    AlignedVec, DType, DeclaredShape, Element, ImageEncoding, Shape, StringsBuilder, TensorSpec,
+    AlignedVec, DType, DeclaredShape, Element, ImageEncoding, RowDependence, Shape, StringsBuilder,
+    TensorSpec,
 };
 
 const CASES: &str = include_str!("../../../tests/cases/steps.json");
@@ -75,6 +76,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        rows: RowDependence::NoGraph,
     }
 }
 

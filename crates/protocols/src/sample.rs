@@ -124,7 +124,7 @@ pub fn nested(dims: &[usize], value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_tensor::{DeclaredShape, ImageEncoding};
+    use tensorserve_tensor::{DeclaredShape, ImageEncoding, RowDependence};
 
     fn spec(alias: &str, dtype: DType, shape: Option<&[i64]>) -> TensorSpec {
         let dims = |dims: &[i64]| dims.iter().map(|&size| (size, String::new())).collect();
@@ -154,6 +154,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            rows: RowDependence::NoGraph,
         }
     }
 

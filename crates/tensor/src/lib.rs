@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
+pub use self::dependence::{RowDependence, RowFinding};
 pub use self::dtype::DType;
 pub use self::memory::{
     ALIGNMENT, AlignedVec, Buffer, Memory, STRING_OVERHEAD, Strings, StringsBuilder, aligned_vec,
@@ -31,6 +32,7 @@ pub use self::signature::{
 };
 
 pub mod budget;
+mod dependence;
 mod dtype;
 pub mod error;
 mod memory;

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::error::{Error, Result};
-use super::{AlignedVec, DType, Shape, StringsBuilder, Tensor, aligned_vec, budget, concat};
+use super::{
+    AlignedVec, DType, RowDependence, Shape, StringsBuilder, Tensor, aligned_vec, budget, concat,
+};
 
 /// The declared shape of an input or an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,10 +214,12 @@ pub struct Signature {
     /// do for graphs of TensorFlow. Otherwise they are refused everywhere: a column with a mistake in its name
     /// must not count as one that is missing.
     pub ignores_unknown: bool,
+    /// Whether each row of the outputs depends on the same row of the inputs alone.
+    pub rows: RowDependence,
 }
 
 impl Signature {
-    /// The only signature, `serving_default`, of a model without state.
+    /// The only signature, `serving_default`, of a model without state. Nothing is said of its rows.
     #[must_use]
     pub fn only(mut inputs: Vec<TensorSpec>, mut outputs: Vec<TensorSpec>) -> Self {
         inputs.sort_by(|a, b| a.alias.cmp(&b.alias));
@@ -234,7 +238,15 @@ impl Signature {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            rows: RowDependence::NoGraph,
         }
+    }
+
+    /// The only signature of a model whose evaluator computes one row after the other.
+    #[must_use]
+    pub fn row_by_row(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> Self {
+        let rows = RowDependence::ByConstruction;
+        Signature { rows, ..Signature::only(inputs, outputs) }
     }
 
     /// Whether a request may have an input `alias` that is not read.

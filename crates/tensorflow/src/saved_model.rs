@@ -15,7 +15,9 @@ use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
 use tensorserve_proto::tensorflow::{MetaGraphDef, SavedModel, SignatureDef, TensorInfo};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{CooSparse, DeclaredShape, ImageEncoding, Signature, TensorSpec};
+use tensorserve_tensor::{
+    CooSparse, DeclaredShape, ImageEncoding, RowDependence, Signature, TensorSpec,
+};
 
 const FILE: &str = "saved_model.pb";
 
@@ -248,6 +250,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: true,
+        rows: RowDependence::NoGraph,
     }
 }
 

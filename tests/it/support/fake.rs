@@ -16,7 +16,8 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
-    DType, DeclaredShape, ImageEncoding, Shape, Signature, Tensor, TensorSpec, aligned_vec,
+    DType, DeclaredShape, ImageEncoding, RowDependence, Shape, Signature, Tensor, TensorSpec,
+    aligned_vec,
 };
 
 const MARKER: &str = "fake.json";
@@ -280,6 +281,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        rows: RowDependence::ByConstruction,
     }
 }
 

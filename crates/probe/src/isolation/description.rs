@@ -6,7 +6,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{Loaded, OpRun};
 use tensorserve_tensor::{
-    CooSparse, DeclaredShape, ImageEncoding, Quantization, Signature, Tensor, TensorSpec,
+    CooSparse, DeclaredShape, ImageEncoding, Quantization, RowDependence, RowFinding, Signature,
+    Tensor, TensorSpec,
 };
 
 /// [`Loaded`] without its executable.
@@ -35,6 +36,17 @@ struct SignatureDescription {
     by_columns: Option<String>,
     unused_columns: Vec<String>,
     ignores_unknown: bool,
+    rows: RowsDescription,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum RowsDescription {
+    ByConstruction,
+    Proven,
+    /// Node, operation, and what it does.
+    Mixed([String; 3]),
+    Unknown([String; 3]),
+    NoGraph,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -107,6 +119,7 @@ impl SignatureDescription {
             by_columns: signature.by_columns.clone(),
             unused_columns: signature.unused_columns.clone(),
             ignores_unknown: signature.ignores_unknown,
+            rows: RowsDescription::of(&signature.rows),
         }
     }
 
@@ -125,6 +138,37 @@ impl SignatureDescription {
             by_columns: self.by_columns.clone(),
             unused_columns: self.unused_columns.clone(),
             ignores_unknown: self.ignores_unknown,
+            rows: self.rows.dependence(),
+        }
+    }
+}
+
+impl RowsDescription {
+    fn of(rows: &RowDependence) -> Self {
+        let texts = |finding: &RowFinding| {
+            let RowFinding { node, op, why } = finding;
+            [node.clone(), op.clone(), why.clone()]
+        };
+        match rows {
+            RowDependence::ByConstruction => RowsDescription::ByConstruction,
+            RowDependence::Proven => RowsDescription::Proven,
+            RowDependence::Mixed(finding) => RowsDescription::Mixed(texts(finding)),
+            RowDependence::Unknown(finding) => RowsDescription::Unknown(texts(finding)),
+            RowDependence::NoGraph => RowsDescription::NoGraph,
+        }
+    }
+
+    fn dependence(&self) -> RowDependence {
+        let finding = |[node, op, why]: &[String; 3]| {
+            let (node, op, why) = (node.clone(), op.clone(), why.clone());
+            RowFinding { node, op, why }
+        };
+        match self {
+            RowsDescription::ByConstruction => RowDependence::ByConstruction,
+            RowsDescription::Proven => RowDependence::Proven,
+            RowsDescription::Mixed(texts) => RowDependence::Mixed(finding(texts)),
+            RowsDescription::Unknown(texts) => RowDependence::Unknown(finding(texts)),
+            RowsDescription::NoGraph => RowDependence::NoGraph,
         }
     }
 }

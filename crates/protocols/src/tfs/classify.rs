@@ -266,7 +266,9 @@ fn type_constant(dtype: DType) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_tensor::{DeclaredShape, ImageEncoding, TensorSpec, aligned_vec};
+    use tensorserve_tensor::{
+        DeclaredShape, ImageEncoding, RowDependence, TensorSpec, aligned_vec,
+    };
 
     fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
         let spec = |alias: &&str| TensorSpec {
@@ -292,6 +294,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: true,
+            rows: RowDependence::NoGraph,
         }
     }
 

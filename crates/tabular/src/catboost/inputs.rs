@@ -86,7 +86,7 @@ impl ModelInputs {
         let features = match self {
             ModelInputs::Matrix { width, .. } => {
                 let shape = [-1, i64::try_from(*width).unwrap_or(i64::MAX)];
-                return Ok(Signature::only(
+                return Ok(Signature::row_by_row(
                     vec![TensorSpec::new(DATA, DType::Double, &shape).with_missing_values()],
                     outputs,
                 ));
@@ -99,7 +99,7 @@ impl ModelInputs {
             // CatBoost refuses missing categories.
             if dtype == DType::Double { spec.with_missing_values() } else { spec }
         });
-        let mut signature = Signature::only(specs.collect(), outputs);
+        let mut signature = Signature::row_by_row(specs.collect(), outputs);
         for feature in features.iter().filter(|feature| feature.kind.dtype() == DType::Double) {
             let mut missing = aligned_vec(1);
             missing.push(f64::NAN);

@@ -24,7 +24,7 @@ impl MojoModel {
         let inputs = inputs
             .map(|input| TensorSpec::new(&*input.name, input.dtype(), &[-1]).with_missing_values());
         let outputs = self.outputs.iter().map(MojoOutput::spec);
-        let mut signature = Signature::only(inputs.collect(), outputs.collect());
+        let mut signature = Signature::row_by_row(inputs.collect(), outputs.collect());
         for input in &self.inputs {
             signature.defaults.push((input.name.clone(), input.missing()?));
         }

@@ -139,7 +139,7 @@ impl LightgbmModel {
                 vec![TensorSpec::new(RESULT, DType::Double, &shape)]
             }
         };
-        Signature::only(vec![input], outputs)
+        Signature::row_by_row(vec![input], outputs)
     }
 
     /// Predicts for `rows`, of [`LightgbmModel::features`] values each. Appends the predictions to

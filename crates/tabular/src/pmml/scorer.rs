@@ -85,7 +85,7 @@ impl Scorer {
         if outputs.windows(2).any(|pair| matches!(pair, [a, b] if a.name == b.name)) {
             return Err(Error::new(Code::DataLoss, "two outputs of the model have the same name"));
         }
-        let mut signature = Signature::only(
+        let mut signature = Signature::row_by_row(
             inputs
                 .iter()
                 .map(|input| spec(&input.name, input.field.data_type.kind).with_missing_values())

@@ -94,7 +94,7 @@ impl ServedModel {
                     columns.iter().map(spec).collect()
                 }
             };
-            let mut signature = Signature::only(specs, self.model.outputs());
+            let mut signature = Signature::row_by_row(specs, self.model.outputs());
             match inputs {
                 Inputs::Matrix if self.inputs.len() > 1 => {
                     signature.by_columns = Some(COLUMNS.to_owned());

@@ -41,7 +41,7 @@ impl SparkPipeline {
                 }
             }
         });
-        let mut signature = Signature::only(inputs.collect(), outputs.collect());
+        let mut signature = Signature::row_by_row(inputs.collect(), outputs.collect());
         for input in &self.inputs {
             let missing = match input.kind {
                 InputKind::Number => {

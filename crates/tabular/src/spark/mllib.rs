@@ -93,7 +93,7 @@ impl SparkLinearModel {
         for class in 0..classes {
             outputs.push(TensorSpec::new(probability_name(class), DType::Double, &[-1]));
         }
-        let signature = Signature::only(inputs, outputs);
+        let signature = Signature::row_by_row(inputs, outputs);
         let mut probabilities = Vec::with_capacity(classes);
         for class in 0..classes {
             probabilities.push(output_index(&signature, &probability_name(class))?);

@@ -134,7 +134,7 @@ impl XgboostModel {
             width => &[-1, dimension(width)],
         };
         let input = TensorSpec::new(INPUT, DType::Float, &[-1, dimension(self.features)]);
-        Signature::only(
+        Signature::row_by_row(
             vec![input.with_missing_values()],
             vec![TensorSpec::new(OUTPUT, DType::Float, outputs)],
         )

@@ -368,7 +368,7 @@ mod tests {
 
     use super::*;
     use tensorserve_protocol::NoHeaders;
-    use tensorserve_tensor::{DeclaredShape, ImageEncoding, TensorSpec};
+    use tensorserve_tensor::{DeclaredShape, ImageEncoding, RowDependence, TensorSpec};
 
     fn variants() -> impl Iterator<Item = (&'static ClientLanguage, &'static ClientVariant)> {
         LANGUAGES.iter().flat_map(|language| language.variants.iter().map(move |v| (language, v)))
@@ -398,6 +398,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            rows: RowDependence::NoGraph,
         }
     }
 
