@@ -1,0 +1,168 @@
+//! Arithmetic on small integers: shapes are computed with it.
+
+use crate::plain::elementwise;
+use crate::size::{Size, Symbols};
+use crate::value::{Flow, Outcome, Value, mixed};
+
+/// An operation on two integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Integers {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Subtract,
+    /// `a * b`
+    Multiply,
+    /// `a / b`, rounded down
+    FloorDivide,
+    /// The greater one.
+    Maximum,
+    /// The smaller one.
+    Minimum,
+    /// `a < b`
+    Less,
+    /// `a > b`
+    Greater,
+    /// `a <= b`
+    LessEqual,
+    /// `a >= b`
+    GreaterEqual,
+    /// `a == b`
+    Equal,
+    /// `a != b`
+    NotEqual,
+    /// Both are true.
+    And,
+    /// One is true.
+    Or,
+}
+
+/// An elementwise operation on two tensors, which may be small integers.
+///
+/// # Errors
+/// As [`elementwise`].
+pub fn arithmetic(op: Integers, a: &Value, b: &Value, symbols: &Symbols) -> Outcome {
+    if let Some(value) = with_counter(op, a, b) {
+        return Ok(value);
+    }
+    if let Some(value) = with_rows_at_least(op, a, b) {
+        return Ok(value);
+    }
+    if matches!(a.flow, Flow::BelowRows) || matches!(b.flow, Flow::BelowRows) {
+        return match (op, &a.flow, &b.flow) {
+            (Integers::And, Flow::BelowRows, Flow::BelowRows) => Ok(a.clone()),
+            _ => mixed("computes with the number of rows"),
+        };
+    }
+    let value = elementwise(&[a, b], symbols)?;
+    if !matches!(value.flow, Flow::Constant | Flow::RowCount) {
+        return Ok(value);
+    }
+    let (Some(x), Some(y), Some(dims)) = (&a.elements, &b.elements, value.dims.clone()) else {
+        return Ok(value);
+    };
+    let count = x.len().max(y.len());
+    if dims.len() > 1 || (x.len() != count && x.len() != 1) || (y.len() != count && y.len() != 1) {
+        return Ok(value);
+    }
+    let pairs = (0..count).filter_map(|i| Some((at(x, i)?, at(y, i)?)));
+    let elements: Vec<Size> = pairs.map(|(x, y)| of_two(op, x, y, symbols)).collect();
+    Ok(Value::of_elements(elements, dims))
+}
+
+/// Element `index`, or the only one.
+fn at(elements: &[Size], index: usize) -> Option<&Size> {
+    match elements {
+        [only] => Some(only),
+        _ => elements.get(index),
+    }
+}
+
+fn of_two(op: Integers, a: &Size, b: &Size, symbols: &Symbols) -> Size {
+    let compare = |holds: fn(i64, i64) -> bool| {
+        a.map_numbers(b, symbols, move |a, b| Some(i64::from(holds(a, b))))
+    };
+    match op {
+        Integers::Add => a.plus(b, symbols),
+        Integers::Subtract => a.minus(b, symbols),
+        Integers::Multiply => a.times(b),
+        Integers::FloorDivide => a.floor_divided_by(b, symbols),
+        Integers::Maximum if a == b => a.clone(),
+        Integers::Minimum if a == b => a.clone(),
+        Integers::Maximum => a.map_numbers(b, symbols, |a, b| Some(a.max(b))),
+        Integers::Minimum => a.map_numbers(b, symbols, |a, b| Some(a.min(b))),
+        Integers::Less => compare(|a, b| a < b),
+        Integers::Greater => compare(|a, b| a > b),
+        Integers::LessEqual => compare(|a, b| a <= b),
+        Integers::GreaterEqual => compare(|a, b| a >= b),
+        Integers::Equal if a == b && *a != Size::Other => Size::number(1),
+        Integers::Equal => compare(|a, b| a == b),
+        Integers::NotEqual => compare(|a, b| a != b),
+        Integers::And => a.map_numbers(b, symbols, |a, b| Some(i64::from(a != 0 && b != 0))),
+        Integers::Or => a.map_numbers(b, symbols, |a, b| Some(i64::from(a != 0 || b != 0))),
+    }
+}
+
+/// The counter of a loop: one more, or whether it is below a limit.
+fn with_counter(op: Integers, a: &Value, b: &Value) -> Option<Value> {
+    let (offset, counter, other, is_left) = match (&a.flow, &b.flow) {
+        (Flow::Counter { offset }, _) => (*offset, a, b, true),
+        (_, Flow::Counter { offset }) => (*offset, b, a, false),
+        _ => return None,
+    };
+    let [size] = other.elements.as_deref()? else { return None };
+    if op == Integers::Add {
+        let offset = offset.checked_add(size.as_number()?)?;
+        return Some(Value::new(Flow::Counter { offset }, counter.dims.clone()));
+    }
+    let is_below = match op {
+        Integers::Less => is_left,
+        Integers::Greater => !is_left,
+        _ => return None,
+    };
+    if !is_below || offset != 0 {
+        return None;
+    }
+    let flow = match size {
+        Size::Fixed(_) => Flow::Constant,
+        size if *size == Size::rows() => Flow::BelowRows,
+        _ => return None,
+    };
+    Some(Value::new(flow, Some(Vec::new())))
+}
+
+/// `min(rows, max(rows, anything))` is the number of rows: the length of a vector with one number for each row.
+fn with_rows_at_least(op: Integers, a: &Value, b: &Value) -> Option<Value> {
+    let is_rows = |value: &Value| value.elements.as_deref() == Some(&[Size::rows()]);
+    let is_at_least = |value: &Value| value.flow == Flow::AtLeastRows;
+    match op {
+        Integers::Maximum if is_rows(a) || is_rows(b) => {
+            Some(Value::new(Flow::AtLeastRows, Some(Vec::new())))
+        }
+        Integers::Minimum if is_rows(a) && is_at_least(b) => Some(a.clone()),
+        Integers::Minimum if is_rows(b) && is_at_least(a) => Some(b.clone()),
+        _ => None,
+    }
+}
+
+/// Another type of the same numbers.
+///
+/// # Errors
+/// As [`elementwise`].
+pub fn cast(value: &Value, is_integer: bool, symbols: &Symbols) -> Outcome {
+    match value.flow {
+        Flow::Constant | Flow::RowCount if is_integer => Ok(value.clone()),
+        Flow::Counter { .. }
+        | Flow::AtLeastRows
+        | Flow::BelowRows
+        | Flow::RowNumbers { .. }
+        | Flow::RowLengths { .. }
+        | Flow::RowSplits { .. }
+        | Flow::RowEnds { .. }
+            if is_integer =>
+        {
+            Ok(value.clone())
+        }
+        _ => elementwise(&[value], symbols),
+    }
+}
