@@ -1,7 +1,7 @@
 //! Products, gathers, and operations along dimensions.
 
 use crate::plain::{axis_of, deterministic, dimension, plain_flow, with_rows};
-use crate::size::{Size, Symbols};
+use crate::size::{Size, Symbols, product};
 use crate::value::{Flow, Outcome, Value, mixed, unknown};
 
 const SUMS: &str = "adds up products of different rows";
@@ -194,6 +194,12 @@ pub fn inner(value: &Value, inner: usize, to: Vec<Size>, does: &str) -> Outcome 
 /// # Errors
 /// If the rows are not along dimension 0, or another input is not constant.
 pub fn examples(value: &Value, others: &[&Value], inner: Option<Vec<Size>>) -> Outcome {
+    if let (Flow::Batches(_), true) = (&value.flow, others.iter().all(|other| other.is_constant()))
+    {
+        let first = value.dims.as_ref().and_then(|dims| dims.first()).cloned();
+        let dims = first.zip(inner).map(|(first, inner)| [vec![first], inner].concat());
+        return Ok(Value::new(value.flow.clone(), dims));
+    }
     let mut all = vec![value];
     all.extend(others);
     deterministic(&all, || {
@@ -225,13 +231,8 @@ pub fn gather(params: &Value, indices: &Value, axis: i64, batch: i64) -> Outcome
     if let (Flow::Ragged { .. }, true) = (&indices.flow, params.is_constant()) {
         return gather_ragged(params, indices, axis);
     }
-    if let (Some(elements), Some(numbers)) = (&params.elements, &indices.elements)
-        && params.rank() == Some(1)
-        && let ([index], Some([])) = (numbers.as_slice(), indices.dims.as_deref())
-        && let Some(index) = index.as_number().and_then(|index| usize::try_from(index).ok())
-        && let Some(element) = elements.get(index)
-    {
-        return Ok(Value::scalar(element.clone()));
+    if let Some(value) = gather_elements(params, indices) {
+        return Ok(value);
     }
     if let (Flow::Rows { axis: 0 }, Flow::Counter { offset: 0 }) = (&params.flow, &indices.flow)
         && axis == 0
@@ -265,6 +266,15 @@ pub fn gather(params: &Value, indices: &Value, axis: i64, batch: i64) -> Outcome
         };
         Ok(with_rows(rows, dims))
     })
+}
+
+/// Elements of a small vector.
+fn gather_elements(params: &Value, indices: &Value) -> Option<Value> {
+    let elements = params.elements.as_ref().filter(|_| params.rank() == Some(1))?;
+    let dims = indices.dims.clone().filter(|dims| dims.len() <= 1)?;
+    let element = |index: &Size| elements.get(usize::try_from(index.as_number()?).ok()?).cloned();
+    let taken = indices.elements.as_ref()?.iter().map(element).collect::<Option<_>>()?;
+    Some(Value::of_elements(taken, dims))
 }
 
 fn gather_ragged(params: &Value, indices: &Value, axis: i64) -> Outcome {
@@ -369,6 +379,81 @@ impl Window {
         };
         places.filter(|places| *places >= 0).map_or_else(|| symbols.fresh(), Size::number)
     }
+}
+
+/// Blocks of images as images of their own, behind each other: first one of each row, then another of each.
+///
+/// # Errors
+/// If the rows are not along dimension 0, or the blocks depend on the batch.
+pub fn to_batches(value: &Value, blocks: &Value, others: &[&Value], symbols: &Symbols) -> Outcome {
+    let mut all = vec![value, blocks];
+    all.extend(others);
+    deterministic(&all, || {
+        let count = product(blocks.known_elements("sizes of blocks")?);
+        let dims = value.known_dims()?;
+        let is_fixed = count.is_fixed() && others.iter().all(|other| other.is_constant());
+        match (axis_of(value), dims.split_first()) {
+            (None, Some(_)) => Ok(Value::constant()),
+            (Some(0), Some((first, rest))) if is_fixed => {
+                let mut dims = vec![first.times(&count)];
+                for (index, size) in rest.iter().enumerate() {
+                    let around = around(others, index, symbols);
+                    let whole = size.plus(&around, symbols);
+                    dims.push(
+                        match blocks.elements.as_ref().and_then(|blocks| blocks.get(index)) {
+                            Some(block) => whole.floor_divided_by(block, symbols),
+                            None => size.clone(),
+                        },
+                    );
+                }
+                Ok(Value::new(Flow::Batches(count), Some(dims)))
+            }
+            _ => mixed("takes blocks of rows"),
+        }
+    })
+}
+
+/// The padding before and behind dimension `index` of images together.
+fn around(paddings: &[&Value], index: usize, symbols: &Symbols) -> Size {
+    let elements = paddings.first().and_then(|paddings| paddings.elements.as_ref());
+    let pair = elements.and_then(|elements| elements.get(2 * index..2 * index + 2));
+    match pair {
+        Some([before, behind]) => before.plus(behind, symbols),
+        _ => symbols.fresh(),
+    }
+}
+
+/// The images of which [`to_batches`] has made blocks.
+///
+/// # Errors
+/// If there are other blocks.
+pub fn from_batches(
+    value: &Value,
+    blocks: &Value,
+    others: &[&Value],
+    symbols: &Symbols,
+) -> Outcome {
+    if let Flow::Batches(count) = &value.flow {
+        let is_same = product(blocks.known_elements("sizes of blocks")?) == *count;
+        let dims = value.known_dims()?;
+        let Some(first) = dims.first().and_then(|first| first.divided_by(count)) else {
+            return unknown("takes blocks of images that are not known");
+        };
+        if !is_same || others.iter().any(|other| !other.is_constant()) {
+            return mixed("takes blocks of rows");
+        }
+        let mut sizes = vec![first];
+        for (index, size) in dims.iter().skip(1).enumerate() {
+            sizes.push(match blocks.elements.as_ref().and_then(|blocks| blocks.get(index)) {
+                Some(block) => size.times(block).minus(&around(others, index, symbols), symbols),
+                None => size.clone(),
+            });
+        }
+        return Ok(Value::rows(0, sizes));
+    }
+    let mut all = vec![value, blocks];
+    all.extend(others);
+    deterministic(&all, || mixed("takes blocks of rows"))
 }
 
 /// A result whose shape is not known: where an input has rows it must be proven otherwise.

@@ -45,7 +45,7 @@ pub fn arithmetic(op: Integers, a: &Value, b: &Value, symbols: &Symbols) -> Outc
     if let Some(value) = with_counter(op, a, b) {
         return Ok(value);
     }
-    if let Some(value) = with_rows_at_least(op, a, b) {
+    if let Some(value) = at_least(op, a, b) {
         return Ok(value);
     }
     if matches!(a.flow, Flow::BelowRows) || matches!(b.flow, Flow::BelowRows) {
@@ -66,7 +66,7 @@ pub fn arithmetic(op: Integers, a: &Value, b: &Value, symbols: &Symbols) -> Outc
         return Ok(value);
     }
     let pairs = (0..count).filter_map(|i| Some((at(x, i)?, at(y, i)?)));
-    let elements: Vec<Size> = pairs.map(|(x, y)| of_two(op, x, y, symbols)).collect();
+    let elements: Vec<Size> = pairs.map(|(x, y)| of_sizes(op, x, y, symbols)).collect();
     Ok(Value::of_elements(elements, dims))
 }
 
@@ -78,7 +78,9 @@ fn at(elements: &[Size], index: usize) -> Option<&Size> {
     }
 }
 
-fn of_two(op: Integers, a: &Size, b: &Size, symbols: &Symbols) -> Size {
+/// The result for two sizes.
+#[must_use]
+pub fn of_sizes(op: Integers, a: &Size, b: &Size, symbols: &Symbols) -> Size {
     let compare = |holds: fn(i64, i64) -> bool| {
         a.map_numbers(b, symbols, move |a, b| Some(i64::from(holds(a, b))))
     };
@@ -131,16 +133,22 @@ fn with_counter(op: Integers, a: &Value, b: &Value) -> Option<Value> {
     Some(Value::new(flow, Some(Vec::new())))
 }
 
-/// `min(rows, max(rows, anything))` is the number of rows: the length of a vector with one number for each row.
-fn with_rows_at_least(op: Integers, a: &Value, b: &Value) -> Option<Value> {
-    let is_rows = |value: &Value| value.elements.as_deref() == Some(&[Size::rows()]);
-    let is_at_least = |value: &Value| value.flow == Flow::AtLeastRows;
-    match op {
-        Integers::Maximum if is_rows(a) || is_rows(b) => {
-            Some(Value::new(Flow::AtLeastRows, Some(Vec::new())))
+/// `min(size, max(size, anything))` is the size: so many numbers are counted by TensorFlow's `bincount`.
+fn at_least(op: Integers, a: &Value, b: &Value) -> Option<Value> {
+    let scalar = |value: &Value| match value.elements.as_deref() {
+        Some([size]) if *size != Size::Other && value.rank() == Some(0) => Some(size.clone()),
+        _ => None,
+    };
+    let (known, other) = match (scalar(a), scalar(b)) {
+        (Some(size), None) => (size, b),
+        (None, Some(size)) => (size, a),
+        _ => return None,
+    };
+    match (op, &other.flow) {
+        (Integers::Maximum, Flow::Mixed(_) | Flow::Unknown(_)) => {
+            Some(Value::new(Flow::AtLeast(known), Some(Vec::new())))
         }
-        Integers::Minimum if is_rows(a) && is_at_least(b) => Some(a.clone()),
-        Integers::Minimum if is_rows(b) && is_at_least(a) => Some(b.clone()),
+        (Integers::Minimum, Flow::AtLeast(least)) if *least == known => Some(Value::scalar(known)),
         _ => None,
     }
 }
@@ -153,7 +161,7 @@ pub fn cast(value: &Value, is_integer: bool, symbols: &Symbols) -> Outcome {
     match value.flow {
         Flow::Constant | Flow::RowCount if is_integer => Ok(value.clone()),
         Flow::Counter { .. }
-        | Flow::AtLeastRows
+        | Flow::AtLeast(_)
         | Flow::BelowRows
         | Flow::RowNumbers { .. }
         | Flow::RowLengths { .. }

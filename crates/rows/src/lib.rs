@@ -11,6 +11,8 @@
 //!
 //! It knows no platform, and reads no files.
 #![forbid(unsafe_code)]
+// Functions name the values that they can follow, and refuse all others.
+#![allow(clippy::wildcard_enum_match_arm)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -24,6 +26,7 @@ pub mod plain;
 pub mod ragged;
 pub mod shapes;
 mod size;
+pub mod slices;
 mod value;
 
 pub use self::size::{Size, Symbols, product};

@@ -115,11 +115,11 @@ fn check_index(its: &List, index: &Value) -> Result<(), Stop> {
     }
 }
 
-/// The elements behind each other, along a new dimension 0.
+/// The elements behind each other, along a new dimension 0. Each has the shape `shape`, as far as that is known.
 ///
 /// # Errors
 /// If nothing is known of them.
-pub fn stack(value: &Value) -> Outcome {
+pub fn stack(value: &Value, shape: &Value, symbols: &Symbols) -> Outcome {
     let its = as_list(value)?;
     let Some(element) = &its.element else {
         return Ok(Value::constant());
@@ -127,11 +127,17 @@ pub fn stack(value: &Value) -> Outcome {
     if its.length == Size::Other {
         return unknown("stacks a list of unknown length");
     }
-    let Some(rest) = &element.dims else {
+    // A run fails if the elements have different shapes.
+    let declared = || -> Option<Vec<Size>> {
+        let elements = shape.elements.as_ref().filter(|_| shape.rank() == Some(1))?;
+        let size = |size: &Size| if size.is(-1) { symbols.fresh() } else { size.clone() };
+        Some(elements.iter().map(size).collect())
+    };
+    let Some(rest) = element.dims.clone().or_else(declared) else {
         return unknown("stacks tensors whose rank is not known");
     };
     let mut dims = vec![its.length.clone()];
-    dims.extend(rest.iter().cloned());
+    dims.extend(rest);
     match &element.flow {
         Flow::Item if is_of_rows(its) => Ok(Value::rows(0, dims)),
         Flow::Rows { axis } if !is_of_rows(its) => Ok(Value::rows(axis + 1, dims)),

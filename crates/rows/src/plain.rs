@@ -26,9 +26,13 @@ pub fn plain_flow(inputs: &[&Value]) -> Result<Option<Flow>, Stop> {
             Flow::Constant => {}
             Flow::Rows { .. } | Flow::RowLengths { .. } => has_rows = true,
             Flow::Item => has_items = true,
-            Flow::RowCount | Flow::BelowRows | Flow::AtLeastRows => has_counts = true,
+            Flow::RowCount | Flow::BelowRows => has_counts = true,
+            Flow::AtLeast(_) => return mixed("computes with a number of all rows of the batch"),
+            Flow::Batches(_) => return mixed("works across parts of different rows"),
             Flow::Counter { .. } => return mixed("computes with the number of the row"),
-            Flow::RowNumbers { .. } => return mixed("computes with the numbers of rows"),
+            Flow::RowNumbers { .. } | Flow::RowPlaces { .. } => {
+                return mixed("computes with the numbers of rows");
+            }
             Flow::RowSplits { .. } | Flow::RowEnds { .. } => {
                 return mixed("computes with the ends of rows of various lengths");
             }
@@ -107,10 +111,10 @@ pub fn elementwise(inputs: &[&Value], symbols: &Symbols) -> Outcome {
     deterministic(inputs, || broadcast(inputs, symbols))
 }
 
-/// An elementwise computation on the elements of rows of various lengths, and on constants that do not have
-/// their first dimension.
+/// An elementwise computation on the elements of rows of various lengths, or on several batches behind each
+/// other, and on constants that do not have their first dimension.
 fn of_ragged(inputs: &[&Value]) -> Result<Option<Value>, Stop> {
-    let is_ragged = |value: &&&Value| matches!(value.flow, Flow::Ragged { .. });
+    let is_ragged = |value: &&&Value| matches!(value.flow, Flow::Ragged { .. } | Flow::Batches(_));
     let Some(first) = inputs.iter().find(is_ragged) else {
         return Ok(None);
     };
@@ -122,7 +126,7 @@ fn of_ragged(inputs: &[&Value]) -> Result<Option<Value>, Stop> {
             _ => input.flow == first.flow && dims.len() == rank,
         };
         if !fits {
-            return mixed("combines elements of rows of various lengths with others");
+            return mixed("combines parts of rows with others");
         }
     }
     Ok(Some(Value::new(first.flow.clone(), first.dims.clone())))

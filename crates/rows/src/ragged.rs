@@ -41,23 +41,23 @@ pub fn split_rows(value: &Value, symbols: &Symbols) -> Result<SparseRows, Stop> 
     }
     let partition = fresh_partition(symbols);
     Ok(SparseRows {
-        indices: Value::new(Flow::Ragged { partition }, Some(vec![Size::Other, Size::number(2)])),
+        indices: Value::new(
+            Flow::RowPlaces { partition },
+            Some(vec![Size::Other, Size::number(2)]),
+        ),
         values: Value::new(Flow::Ragged { partition }, Some(vec![Size::Other])),
         shape: Value::vector(vec![Size::rows(), Size::Other]),
     })
 }
 
-/// The numbers of the rows of elements: column 0 of their places.
-///
-/// # Errors
-/// If `indices` are no such places.
-pub fn row_numbers(indices: &Value) -> Outcome {
-    match indices.flow {
-        Flow::Ragged { partition } => {
-            Ok(Value::new(Flow::RowNumbers { partition }, Some(vec![Size::Other])))
-        }
-        _ => unknown("takes no places of elements"),
-    }
+/// A column of the places of elements: the numbers of their rows, or their numbers in a row.
+#[must_use]
+pub fn column_of_places(partition: u32, column: i64) -> Value {
+    let flow = match column {
+        0 | -2 => Flow::RowNumbers { partition },
+        _ => Flow::Ragged { partition },
+    };
+    Value::new(flow, Some(vec![Size::Other]))
 }
 
 /// How often each number below `size` is among `numbers`: of numbers of rows, the lengths of the rows.
@@ -90,13 +90,7 @@ pub fn count(numbers: &Value, size: &Value, weights: &Value) -> Outcome {
 ///
 /// # Errors
 /// If its width depends on the longest row of the batch.
-pub fn to_tensor(
-    shape: &Value,
-    values: &Value,
-    default: &Value,
-    partitions: &[&Value],
-    symbols: &Symbols,
-) -> Outcome {
+pub fn to_tensor(shape: &Value, values: &Value, default: &Value, partitions: &[&Value]) -> Outcome {
     let Flow::Ragged { partition } = values.flow else {
         let mut all = vec![shape, values, default];
         all.extend(partitions);
@@ -125,7 +119,6 @@ pub fn to_tensor(
     if width.is(-1) || !width.is_fixed() {
         return mixed("fills up rows to the length of the longest one of the batch");
     }
-    let _ = symbols;
     let mut dims = vec![Size::rows(), width.clone()];
     dims.extend(inner);
     Ok(Value::rows(0, dims))

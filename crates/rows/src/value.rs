@@ -53,12 +53,20 @@ pub enum Flow {
     },
     /// Whether the counter of a loop is below the number of rows.
     BelowRows,
-    /// An integer that is not less than the number of rows.
-    AtLeastRows,
+    /// An integer that is not less than this, and depends on the batch in a way that is not known.
+    AtLeast(Size),
+    /// Several batches behind each other along dimension 0: as many as this, of as many rows as the batch
+    /// has, or a multiple of them.
+    Batches(Size),
     /// Elements of rows of various lengths: along dimension 0, all elements of the first row, then those of
     /// the second, … Each comes from its own row alone.
     Ragged {
         /// The same for tensors whose rows have the same lengths.
+        partition: u32,
+    },
+    /// For each element of such rows, its place: the number of its row, and its number in the row.
+    RowPlaces {
+        /// As above.
         partition: u32,
     },
     /// For each element of such rows, the number of its row.

@@ -213,7 +213,17 @@ fn matches_text(node: &NodeDef, name: &str, is_external: impl Fn(&[u8]) -> bool)
         None => false,
         Some(Some(Value::S(text))) => is_external(text),
         Some(Some(Value::List(list))) => list.s.iter().any(|text| is_external(text)),
-        Some(Some(Value::Func(_) | Value::Type(_) | Value::Shape(_)) | None) => true,
+        Some(
+            Some(
+                Value::Func(_)
+                | Value::Type(_)
+                | Value::Shape(_)
+                | Value::I(_)
+                | Value::B(_)
+                | Value::Tensor(_),
+            )
+            | None,
+        ) => true,
     }
 }
 
@@ -252,7 +262,11 @@ mod tests {
     }
 
     fn function(name: &str, node_def: Vec<NodeDef>) -> FunctionDef {
-        FunctionDef { signature: Some(OpDef { name: name.into(), ..OpDef::default() }), node_def }
+        FunctionDef {
+            signature: Some(OpDef { name: name.into(), ..OpDef::default() }),
+            node_def,
+            ..FunctionDef::default()
+        }
     }
 
     /// A model with a signature whose output is the tensor `y:0`.

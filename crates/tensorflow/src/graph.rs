@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tensorserve_proto::tensorflow::attr_value::Value;
+use tensorserve_proto::tensorflow::op_def::ArgDef;
 use tensorserve_proto::tensorflow::{GraphDef, NodeDef, OpDef, OpList};
 
 /// An index of a graph's nodes and functions by name.
@@ -106,7 +107,12 @@ impl<'a> Graph<'a> {
         let by_attribute = by_attribute.flat_map(|value| match value {
             Value::Func(function) => std::slice::from_ref(function),
             Value::List(list) => list.func.as_slice(),
-            Value::S(_) | Value::Type(_) | Value::Shape(_) => &[],
+            Value::S(_)
+            | Value::I(_)
+            | Value::B(_)
+            | Value::Type(_)
+            | Value::Shape(_)
+            | Value::Tensor(_) => &[],
         });
         let names = by_attribute.map(|function| function.name.as_str()).chain([node.op.as_str()]);
         for name in names {
@@ -125,22 +131,56 @@ pub(super) struct PlacedNode<'a> {
     pub(super) function: Option<&'a str>,
 }
 
-/// The operations that cannot change state beyond a run, by the library's registry of operations,
-/// custom operations included.
-pub(super) struct StatelessOps(HashSet<String>);
+/// What the library's registry of operations says, custom operations included.
+pub(super) struct OpRegistry {
+    /// The operations that cannot change state beyond a run.
+    stateless: HashSet<String>,
+    outputs: HashMap<String, Vec<ArgDef>>,
+}
 
-impl StatelessOps {
+impl OpRegistry {
     /// Reads the registry. An operation may change state if it is marked stateful or has a reference
     /// to a variable as input, unless it is one of [`READ_ONLY_OPS`].
     pub(super) fn new(registry: &OpList) -> Self {
         let stateless = registry.op.iter().filter(|op| !may_change_state(op));
-        StatelessOps(stateless.map(|op| op.name.clone()).collect())
+        let outputs = registry.op.iter().map(|op| (op.name.clone(), op.output_arg.clone()));
+        OpRegistry {
+            stateless: stateless.map(|op| op.name.clone()).collect(),
+            outputs: outputs.collect(),
+        }
     }
 
     /// Whether all of `ops` are stateless. Operations that are not in the registry are not.
-    pub(super) fn contains_all(&self, ops: &HashSet<&str>) -> bool {
-        ops.iter().all(|&op| self.0.contains(op))
+    pub(super) fn contains_only_stateless(&self, ops: &HashSet<&str>) -> bool {
+        ops.iter().all(|&op| self.stateless.contains(op))
     }
+
+    /// The number of the first tensor of the output `name` among all outputs of `node`: an output may
+    /// be a list of tensors.
+    pub(super) fn first_output(&self, node: &NodeDef, name: &str) -> Option<usize> {
+        let mut first = 0usize;
+        for output in self.outputs.get(&node.op)? {
+            if output.name == name {
+                return Some(first);
+            }
+            first = first.checked_add(output_length(node, output)?)?;
+        }
+        None
+    }
+}
+
+/// How many tensors an output has.
+fn output_length(node: &NodeDef, output: &ArgDef) -> Option<usize> {
+    let attribute = |name: &str| node.attr.get(name)?.value.as_ref();
+    if !output.number_attr.is_empty() {
+        let Value::I(number) = attribute(&output.number_attr)? else { return None };
+        return usize::try_from(*number).ok();
+    }
+    if !output.type_list_attr.is_empty() {
+        let Value::List(list) = attribute(&output.type_list_attr)? else { return None };
+        return Some(list.r#type.len());
+    }
+    Some(1)
 }
 
 fn may_change_state(op: &OpDef) -> bool {
@@ -293,7 +333,11 @@ pub(crate) mod tests {
     }
 
     fn function(name: &str, node_def: Vec<NodeDef>) -> FunctionDef {
-        FunctionDef { signature: Some(OpDef { name: name.into(), ..OpDef::default() }), node_def }
+        FunctionDef {
+            signature: Some(OpDef { name: name.into(), ..OpDef::default() }),
+            node_def,
+            ..FunctionDef::default()
+        }
     }
 
     #[test]
@@ -344,10 +388,10 @@ pub(crate) mod tests {
         let registry = OpList {
             op: vec![op("Add", false), op("AssignVariableOp", true), op("VarHandleOp", true)],
         };
-        let stateless = StatelessOps::new(&registry);
-        assert!(stateless.contains_all(&HashSet::from(["Add", "VarHandleOp"])));
-        assert!(!stateless.contains_all(&HashSet::from(["Add", "AssignVariableOp"])));
-        assert!(!stateless.contains_all(&HashSet::from(["SomeCustomOp"])));
+        let stateless = OpRegistry::new(&registry);
+        assert!(stateless.contains_only_stateless(&HashSet::from(["Add", "VarHandleOp"])));
+        assert!(!stateless.contains_only_stateless(&HashSet::from(["Add", "AssignVariableOp"])));
+        assert!(!stateless.contains_only_stateless(&HashSet::from(["SomeCustomOp"])));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use prost::Message;
 
 use self::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
 use self::gpu::GpuSearch;
-use self::graph::StatelessOps;
+use self::graph::OpRegistry;
 use self::model_files::{ModelFiles, ModelParts};
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
@@ -47,6 +47,7 @@ mod gpu;
 mod graph;
 mod model_files;
 mod remote;
+mod rows;
 mod saved_model;
 mod trace;
 
@@ -73,7 +74,7 @@ pub struct TensorFlow {
 struct TensorFlowRuntime {
     api: Arc<TensorFlowApi>,
     file: PathBuf,
-    stateless: StatelessOps,
+    registry: OpRegistry,
     custom_ops: Vec<CustomOps>,
     pools_started: Once,
     /// What to expect of this machine.
@@ -164,13 +165,13 @@ impl TensorFlow {
         let registry = OpList::decode(api.operations().as_slice()).map_err(|e| {
             Error::internal("libtensorflow's list of operations is invalid").with_source(e)
         })?;
-        let stateless = StatelessOps::new(&registry);
+        let registry = OpRegistry::new(&registry);
         let runtime = TensorFlowRuntime {
             expected_gpus: self.expected_gpus(&api, &file),
             gpus_in_use: OnceLock::new(),
             api,
             file,
-            stateless,
+            registry,
             custom_ops,
             pools_started: Once::new(),
             process: process::id(),
@@ -371,7 +372,10 @@ impl Platform for TensorFlow {
         let files = ModelFiles::find(folder)?;
         let parts = match &files {
             ModelFiles::SavedModel(folder) => {
-                ModelParts::of(&saved_model::read(folder, &options.tags)?, options, None)?
+                // Without the library less is known.
+                let runtime = self.runtime().ok();
+                let registry = runtime.as_ref().map(|runtime| &runtime.registry);
+                ModelParts::of(&saved_model::read(folder, &options.tags)?, options, registry)?
             }
             // Only the runtime reads the one, and knows the outputs of the other.
             ModelFiles::Text(_) | ModelFiles::Frozen(_) => {
@@ -417,7 +421,7 @@ impl TensorFlow {
     ) -> Result<(ModelParts, TensorFlowSession)> {
         let api = &runtime.api;
         runtime.pools_started.call_once(|| self.start_pools(api));
-        let stateless = Some(&runtime.stateless);
+        let registry = Some(&runtime.registry);
         remote::check(&self.config.session_target)?;
         let settings = SessionSettings {
             config: self.session_config(options.threads),
@@ -426,7 +430,7 @@ impl TensorFlow {
         match files {
             ModelFiles::SavedModel(folder) => {
                 let meta = saved_model::read(folder, &options.tags)?;
-                let parts = ModelParts::of(&meta, options, stateless)?;
+                let parts = ModelParts::of(&meta, options, registry)?;
                 drop(meta); // It may have a large graph, and the runtime reads its own.
                 let session = TensorFlowSession::load(api, folder, &options.tags, &settings, None);
                 Ok((parts, session.map_err(with_hint)?))
@@ -442,7 +446,7 @@ impl TensorFlow {
                 let meta = MetaGraphDef::decode(meta.as_slice()).map_err(|e| {
                     Error::internal("libtensorflow's copy of the graph is invalid").with_source(e)
                 })?;
-                Ok((ModelParts::of(&meta, options, stateless)?, session))
+                Ok((ModelParts::of(&meta, options, registry)?, session))
             }
             ModelFiles::Frozen(file) => {
                 let (mut meta, bytes) = frozen::read(file)?;
@@ -450,7 +454,7 @@ impl TensorFlow {
                 let session = TensorFlowSession::of_graph(api, &bytes, &settings);
                 let session = session.map_err(with_hint)?;
                 frozen::declare(&mut meta, &session, file)?;
-                Ok((ModelParts::of(&meta, options, stateless)?, session))
+                Ok((ModelParts::of(&meta, options, registry)?, session))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::graph::StatelessOps;
+use super::graph::OpRegistry;
 use super::{external_ops, frozen, saved_model};
 use tensorserve_platform::{ExternalOp, LoadOptions};
 use tensorserve_proto::tensorflow::MetaGraphDef;
@@ -48,20 +48,20 @@ pub(super) struct ModelParts {
 }
 
 impl ModelParts {
-    /// Without `stateless`, which comes from the library, no signature is read-only.
+    /// Without `registry`, which comes from the library, no signature is read-only.
     ///
     /// # Errors
     /// If it has operations that the user refuses.
     pub(super) fn of(
         meta: &MetaGraphDef,
         options: &LoadOptions,
-        stateless: Option<&StatelessOps>,
+        registry: Option<&OpRegistry>,
     ) -> Result<Self> {
         let info = meta.meta_info_def.as_ref();
         Ok(ModelParts {
             external_ops: external_ops::check(meta, &options.ops)?,
             written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
-            signatures: saved_model::signatures(meta, options, stateless),
+            signatures: saved_model::signatures(meta, options, registry),
             marshalled_hooks: saved_model::has_marshalled_hooks(meta),
         })
     }

@@ -33,4 +33,4 @@ pub(super) fn check(target: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::bundle;
-use super::graph::{Graph, StatelessOps, are_repeatable, need_exact_shapes};
+use super::graph::{Graph, OpRegistry, are_repeatable, need_exact_shapes};
+use super::rows;
 use tensorserve_platform::{Completeness, LoadOptions, names_version};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
@@ -192,19 +193,22 @@ fn check_variables(folder: &Path) -> Completeness {
     Completeness::Complete
 }
 
-/// The signatures of a graph, sorted by name. Without `stateless`, which comes from the library, none
+/// The signatures of a graph, sorted by name. Without `registry`, which comes from the library, none
 /// is read-only.
 pub(super) fn signatures(
     meta: &MetaGraphDef,
     options: &LoadOptions,
-    stateless: Option<&StatelessOps>,
+    registry: Option<&OpRegistry>,
 ) -> Vec<Signature> {
     let graph = meta.graph_def.as_ref().map(Graph::new);
     let mut signatures = Vec::with_capacity(meta.signature_def.len());
     for (name, definition) in &meta.signature_def {
         let mut signature = declared_signature(name, definition);
         if let Some(graph) = &graph {
-            analyze(&mut signature, graph, stateless);
+            analyze(&mut signature, graph, registry);
+        }
+        if let (Some(graph), Some(registry)) = (&meta.graph_def, registry) {
+            signature.rows = rows::dependence(&signature, graph, registry);
         }
         if let Some(images) = options.images {
             signature.images = images;
@@ -215,10 +219,10 @@ pub(super) fn signatures(
 }
 
 /// Sets what a signature's operations show.
-fn analyze(signature: &mut Signature, graph: &Graph, stateless: Option<&StatelessOps>) {
+fn analyze(signature: &mut Signature, graph: &Graph, registry: Option<&OpRegistry>) {
     let outputs = signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
     let operations = graph.operations_of(outputs);
-    signature.read_only = stateless.is_some_and(|ops| ops.contains_all(&operations));
+    signature.read_only = registry.is_some_and(|ops| ops.contains_only_stateless(&operations));
     signature.repeatable = signature.read_only && are_repeatable(&operations);
     signature.exact_shapes = need_exact_shapes(&operations);
     let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));

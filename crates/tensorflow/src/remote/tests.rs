@@ -49,7 +49,7 @@ fn server_at(address: &str) -> Vec<u8> {
     definition.encode_to_vec()
 }
 
-fn tensorflow(session_target: String) -> TensorFlow {
+pub(crate) fn tensorflow(session_target: String) -> TensorFlow {
     let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
     let named = std::env::var_os("TENSORSERVE_LIB_DIR").map(PathBuf::from);
     TensorFlow::new(TensorFlowConfig {
