@@ -327,3 +327,26 @@ fn texts_that_are_filled_up_to_the_longest_one_are_not() {
         assert!(finding.why.contains("the longest one of the batch"), "{rows}");
     }
 }
+
+/// The models that `tests/data/rows/make_rows.py` makes: all but one mix rows, each in another way.
+#[test]
+fn models_that_mix_rows_are_not_proven() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/rows");
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut names: Vec<String> = paths
+        .filter(|path| path.join("1").is_dir())
+        .map(|path| path.file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert!(names.len() > 25, "{names:?}");
+    for model in names {
+        let verdicts = of_model(&format!("tests/data/rows/{model}/1"));
+        assert!(!verdicts.is_empty(), "{model}");
+        for (name, rows) in verdicts {
+            let is_proven = rows == RowDependence::Proven;
+            assert_eq!(is_proven, model == "text_of_length", "{model} {name}: {rows}");
+            println!("{model} {name}: {rows}");
+        }
+    }
+}
