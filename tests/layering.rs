@@ -25,7 +25,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("platform", &["tensor"]),
     ("probe", &["os", "platform", "tensor"]),
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "rows", "tensor"]),
-    ("onnx", &["platform", "tensor"]),
+    ("onnx", &["platform", "rows", "tensor"]),
     ("litert", &["codec", "platform", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("torch", &["codec", "platform", "preprocessing", "tensor"]),

@@ -4,6 +4,7 @@
 //! * [`model`] reads a model without the library, [`types`] and [`graph`] read and build its parts;
 //! * [`upgrade`] rewrites operators that the library no longer supports, [`interface`] inputs and outputs that
 //!   no protocol supports, of which [`zipmap`] are the scores of classifiers;
+//! * `rows` finds out whether the rows of a batch depend on each other;
 //! * `mxnet` converts MXNet checkpoints into ONNX models;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
@@ -41,6 +42,7 @@ mod model;
 #[cfg(feature = "mxnet")]
 pub mod mxnet;
 mod proto;
+mod rows;
 mod types;
 mod upgrade;
 mod warnings;
@@ -147,6 +149,7 @@ pub(crate) fn signature(proto: &ModelProto) -> Result<Signature> {
             let mut signature = model::signature(graph)?;
             // The functions of a model are not read, and may do whatever operators do.
             signature.repeatable &= proto.functions.is_empty();
+            signature.rows = rows::dependence(proto, &signature);
             Ok(signature)
         }
         None => Err(model::invalid_model("the model has no graph".to_owned())),

@@ -11,6 +11,9 @@ pub struct Product {
     symbols: Vec<u32>,
 }
 
+/// The most symbols of a product. Graphs that square a size again and again would have billions.
+const MAX_SYMBOLS: usize = 32;
+
 impl Product {
     fn number(factor: i64) -> Self {
         Product { factor, symbols: Vec::new() }
@@ -23,6 +26,9 @@ impl Product {
     }
 
     fn times(&self, other: &Self) -> Option<Self> {
+        if self.symbols.len().saturating_add(other.symbols.len()) > MAX_SYMBOLS {
+            return None;
+        }
         let mut symbols = [&self.symbols[..], &other.symbols].concat();
         symbols.sort_unstable();
         Some(Product { factor: self.factor.checked_mul(other.factor)?, symbols })
