@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
 use crate::model::{Model, Payload, ResponseForm};
+use crate::rows::{Rows, one_line};
 use tensorserve_codec::csv;
-use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
 use tensorserve_records::join::RecordFormat;
 use tensorserve_records::split::{Chunk, Split};
@@ -349,7 +349,7 @@ impl BatchRunner {
             };
             return self.push(batch, piece.start, &line, output);
         }
-        let Some(spans) = rows(&response, count) else {
+        let Some(Rows { text, spans }) = Rows::of(&response, count) else {
             if count == 1 {
                 let line = one_line(&response);
                 return self.push(batch, piece.start, &line, output);
@@ -361,13 +361,13 @@ impl BatchRunner {
         };
         if self.job.shaping.keeps_predictions() {
             let base = output.text.len();
-            output.text.extend_from_slice(&response);
+            output.text.extend_from_slice(&text);
             let shifted = spans.into_iter().map(|span| Some(span.start + base..span.end + base));
             output.spans.extend(shifted);
             return Ok(());
         }
         for (index, span) in piece.zip(spans) {
-            self.push(batch, index, response.get(span).unwrap_or_default(), output)?;
+            self.push(batch, index, text.get(span).unwrap_or_default(), output)?;
         }
         Ok(())
     }
@@ -474,98 +474,4 @@ fn has_line_breaks(chunk: &Chunk, piece: Range<usize>) -> bool {
         let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
         memchr::memchr(b'\n', record).is_some()
     })
-}
-
-/// Where the rows of a response are: its lines, or the elements of `predictions`. `None` if there are not
-/// `count` of them.
-fn rows(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
-    lines(response, count).or_else(|| predictions(response, count))
-}
-
-fn lines(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
-    let mut spans = Vec::with_capacity(count);
-    let mut start = 0;
-    for end in memchr::memchr_iter(b'\n', response) {
-        spans.push(start..end);
-        start = end + 1;
-        if spans.len() > count {
-            return None;
-        }
-    }
-    if start < response.len() {
-        spans.push(start..response.len());
-    }
-    (spans.len() == count).then_some(spans)
-}
-
-/// The elements of the list `predictions` or `outputs` in a JSON object, each on one line.
-fn predictions(response: &[u8], count: usize) -> Option<Vec<Range<usize>>> {
-    let at = memchr::memmem::find(response, b"\"predictions\"")?;
-    let mut cursor = Cursor::new(response);
-    cursor.seek(at + b"\"predictions\"".len());
-    if cursor.skip_space() != b':' {
-        return None;
-    }
-    cursor.seek(cursor.offset() + 1);
-    if cursor.skip_space() != b'[' {
-        return None;
-    }
-    cursor.seek(cursor.offset() + 1);
-    let mut spans = Vec::with_capacity(count);
-    while spans.len() < count {
-        cursor.skip_space();
-        let start = cursor.offset();
-        cursor.skip_value().ok()?;
-        let span = start..cursor.offset();
-        if memchr::memchr(b'\n', response.get(span.clone())?).is_some() {
-            return None;
-        }
-        spans.push(span);
-        match cursor.skip_space() {
-            b',' => cursor.seek(cursor.offset() + 1),
-            b']' => break,
-            _ => return None,
-        }
-    }
-    (spans.len() == count && cursor.skip_space() == b']').then_some(spans)
-}
-
-/// A document on one line: JSON has no line breaks but between its tokens.
-fn one_line(document: &[u8]) -> Vec<u8> {
-    let mut line: Vec<u8> =
-        document.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
-    while line.last().is_some_and(u8::is_ascii_whitespace) {
-        line.pop();
-    }
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn texts(response: &str, count: usize) -> Option<Vec<&str>> {
-        let spans = rows(response.as_bytes(), count)?;
-        Some(spans.into_iter().map(|span| &response[span]).collect())
-    }
-
-    #[test]
-    fn rows_are_lines_or_predictions() {
-        assert_eq!(texts("[1]\n[2]\n", 2), Some(vec!["[1]", "[2]"]));
-        assert_eq!(texts("[1]\n[2]", 2), Some(vec!["[1]", "[2]"]));
-        assert_eq!(texts("\n\n", 2), Some(vec!["", ""]));
-        assert_eq!(texts("[1]\n[2]\n[3]\n", 2), None);
-        let json = "{\n    \"predictions\": [[1.5, 2], {\"a\": \"]\"}]\n}";
-        assert_eq!(texts(json, 2), Some(vec!["[1.5, 2]", "{\"a\": \"]\"}"]));
-        for wrong in
-            ["{\"predictions\": [1]}", "{\"predictions\": 1}", "{\"predictions\": [1,2,3]}"]
-        {
-            assert_eq!(texts(wrong, 2), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn documents_become_lines() {
-        assert_eq!(one_line(b"{\n  \"a\": 1\r\n}\n"), b"{  \"a\": 1}");
-    }
 }

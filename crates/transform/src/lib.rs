@@ -32,6 +32,7 @@ pub mod plan;
 mod pool;
 pub mod progress;
 pub mod report;
+mod rows;
 pub mod run;
 mod sdk;
 mod shared;
