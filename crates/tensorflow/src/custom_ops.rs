@@ -183,6 +183,48 @@ fn explain(message: &str, file: &str, version: &str) -> String {
     message.to_owned()
 }
 
+/// Operations that TensorFlow Serving has built in: how their names begin, the Python package that has them,
+/// and their libraries in it.
+const BUILT_IN_THERE: [(&[&str], &str, &str); 2] = [
+    (
+        &[
+            "TFText>",
+            "CaseFoldUTF8",
+            "ConstrainedSequence",
+            "FastBertNormalize",
+            "FastWordpieceTokenize",
+            "FindSourceOffsets",
+            "MaxSpanningTree",
+            "NormalizeUTF8",
+            "PhraseTokenize",
+            "RegexSplitWithOffsets",
+            "SentenceFragments",
+            "Sentencepiece",
+            "SplitMergeTokenize",
+            "TokenizerFromLogits",
+            "UnicodeScriptTokenize",
+            "WhitespaceTokenize",
+            "WordpieceTokenize",
+        ],
+        "tensorflow-text",
+        "tensorflow_text/python/ops",
+    ),
+    (&["SimpleML"], "ydf-tf", "ydf_tf/inference.so"),
+];
+
+/// What to do about the operation that is missing according to TensorFlow's message.
+pub(crate) fn hint_for(message: &str) -> String {
+    let op = message.split('\'').nth(1).unwrap_or_default();
+    let is_of = |starts: &[&str]| starts.iter().any(|start| op.starts_with(start));
+    match BUILT_IN_THERE.iter().find(|(starts, ..)| is_of(starts)) {
+        Some((_, package, path)) => format!(
+            "install the Python package {package} for this version of TensorFlow, and add its {path} to \
+             custom_op_paths"
+        ),
+        None => "if it is a custom op, add its library to custom_op_paths".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,5 +284,14 @@ mod tests {
         assert_eq!(names, ["a.so", "b.so"]);
         let error = files(Path::new("/no/such/ops")).expect_err("missing");
         assert!(error.message().contains("/no/such/ops"), "{error}");
+    }
+
+    #[test]
+    fn the_package_of_an_operation_is_named() {
+        let hint = |op: &str| hint_for(&format!("Op type not registered '{op}' in binary running"));
+        assert!(hint("TFText>WhitespaceTokenizeWithOffsetsV2").contains("tensorflow-text"));
+        assert!(hint("SentencepieceTokenizeOp").contains("tensorflow_text/python/ops"));
+        assert!(hint("SimpleMLCreateModelResource").contains("ydf_tf/inference.so"));
+        assert_eq!(hint("ZeroOut"), "if it is a custom op, add its library to custom_op_paths");
     }
 }

@@ -483,7 +483,7 @@ fn with_hint(error: Error) -> Error {
     if !error.message().contains("Op type not registered") {
         return error;
     }
-    let hint = "if it is a custom op, add its library to custom_op_paths";
+    let hint = custom_ops::hint_for(error.message());
     Error::new(error.code(), format!("{} ({hint})", error.message()))
 }
 
