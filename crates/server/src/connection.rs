@@ -19,6 +19,7 @@ use super::drain::OpenConnection;
 use super::observed::{ObservedStream, StreamObserver};
 use super::timed_writes::TimedWrites;
 use super::tls::MaybeTlsStream;
+use super::upgrades::UpgradeFilter;
 use actix_web::rt::net::TcpStream;
 use actix_web::rt::time::{Instant, Sleep, sleep};
 
@@ -77,6 +78,7 @@ pub(super) struct ConnectionTicks {
     patience: HttpTimeLimits,
     alarm: Pin<Box<Sleep>>,
     seen: LastTick,
+    upgrades: UpgradeFilter,
     _open: OpenConnection,
 }
 
@@ -87,6 +89,7 @@ impl ConnectionTicks {
             patience,
             alarm: Box::pin(sleep(patience.head)),
             seen: LastTick::default(),
+            upgrades: UpgradeFilter::default(),
             _open: open,
         }
     }
@@ -129,6 +132,7 @@ impl StreamObserver for ConnectionTicks {
             if !new.is_empty() && !self.progress.serving.get() {
                 self.progress.has_begun.set(true);
             }
+            self.upgrades.overwrite(new);
             return read;
         }
         if self.is_late(context) {

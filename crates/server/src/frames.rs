@@ -13,6 +13,7 @@ pub(super) const HEADERS: u8 = 1;
 pub(super) const RESET: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
 
 /// The flag of the last frame of a stream.
 pub(super) const END_STREAM: u8 = 1;

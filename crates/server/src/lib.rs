@@ -37,6 +37,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 mod access_log;
 mod api;
+mod authority;
 pub mod body;
 mod builtin;
 mod calls;
@@ -57,6 +58,7 @@ mod health;
 mod held;
 mod held_call;
 mod http;
+mod huffman;
 mod incoming;
 mod local;
 mod observed;
@@ -66,6 +68,7 @@ mod timed_body;
 mod timed_writes;
 mod tls;
 mod trace;
+mod upgrades;
 
 pub use self::access_log::ACCESS_LOG;
 pub use self::api::ServedApi;
