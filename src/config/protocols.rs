@@ -6,7 +6,7 @@ use super::settings::Settings;
 use super::units::List;
 use super::{MetricsAlias, ProtocolsConfig, SagemakerCompatibility, SagemakerConfig, TfsConfig};
 use tensorserve_core::config::is_model_name;
-use tensorserve_protocols::tfs::config::METRICS_PATH;
+use tensorserve_protocols::tfs::config::{METRICS_PATH, TensorContent};
 
 impl Check {
     pub(super) fn protocols(
@@ -19,7 +19,7 @@ impl Check {
                 exact: false,
                 metrics_path: Some(METRICS_PATH.to_owned()),
                 reload: false,
-                tensor_content: true,
+                tensor_content: TensorContent::IfSent,
                 kserve: server.kserve_v1.unwrap_or(false),
             },
             shared_memory: server.shared_memory.unwrap_or(false),

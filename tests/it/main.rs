@@ -75,6 +75,7 @@ mod platforms;
 #[cfg(feature = "pmml")]
 mod pmml;
 mod priority;
+mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;
 mod reload;

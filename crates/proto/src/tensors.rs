@@ -22,8 +22,8 @@ const MAX_REPEATED_BYTES: usize = 64 << 20;
 const MAX_REPEATED_STRINGS: usize = 1 << 24;
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field. Missing values
-/// repeat the last one, or are zeros if there are no values at all; surplus values are ignored
-/// (TensorFlow's `Tensor::FromProto`).
+/// repeat the last one, or are zeros if there are no values at all; surplus values are ignored, and
+/// so is the content of a tensor without elements (TensorFlow's `Tensor::FromProto`).
 ///
 /// # Errors
 /// [`Code::InvalidArgument`](tensorserve_tensor::error::Code::InvalidArgument) if type, shape and
@@ -41,7 +41,7 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     if dtype == DType::String {
         return strings_from_proto(proto, shape, count);
     }
-    if !proto.tensor_content.is_empty() {
+    if has_content(proto, count) {
         return Tensor::from_bytes(dtype, shape, proto.tensor_content.clone());
     }
     let given = given_values(proto, dtype);
@@ -54,6 +54,11 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor> {
     budget::reserve(count.saturating_mul(size))?;
     let bytes = typed_values(proto, dtype, count)?;
     Tensor::numeric(dtype, shape, Buffer::new(Arc::new(bytes)))
+}
+
+/// Whether the elements are in `tensor_content`.
+fn has_content(proto: &TensorProto, count: usize) -> bool {
+    count > 0 && !proto.tensor_content.is_empty()
 }
 
 /// The number of values in the field for a dtype, which is not string.
@@ -198,6 +203,9 @@ fn fill<T, const N: usize>(
 
 /// As [`tensor_from_proto`], for strings.
 fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result<Tensor> {
+    if has_content(proto, count) {
+        return strings_from_content(&proto.tensor_content, shape, count);
+    }
     let given = proto.string_val.len();
     let last = proto.string_val.last();
     let repeated = count.saturating_sub(given);
@@ -218,6 +226,54 @@ fn strings_from_proto(proto: &TensorProto, shape: Shape, count: usize) -> Result
         strings.push(last.map_or(&[], |s| s));
     }
     Tensor::from_strings(shape, strings)
+}
+
+/// Strings in `tensor_content`: the lengths of all of them as varints, and then their bytes (TensorFlow's
+/// `DecodeStringList`).
+fn strings_from_content(content: &[u8], shape: Shape, count: usize) -> Result<Tensor> {
+    let malformed = |why: &str| {
+        Error::invalid(format!(
+            "tensor_content of strings must be the lengths of all {count} as varints and then their \
+             bytes: {why}; or send them in string_val"
+        ))
+    };
+    // Each length has a byte at least: no shape makes the list of them larger than the message.
+    if count > content.len() {
+        return Err(malformed(&format!("it has only {} bytes", content.len())));
+    }
+    let words = count.saturating_mul(2 * size_of::<usize>());
+    budget::reserve(content.len().saturating_add(words))?;
+    let mut rest = content;
+    let mut lengths = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = take_length(&mut rest).ok_or_else(|| malformed("a length is not a varint"))?;
+        lengths.push(length);
+    }
+    let total = lengths.iter().fold(0_usize, |total, &length| total.saturating_add(length));
+    if total != rest.len() {
+        return Err(malformed(&format!("{total} bytes should follow, not {}", rest.len())));
+    }
+    let mut strings = StringsBuilder::with_capacity(count, rest.len());
+    for length in lengths {
+        let (string, others) = rest.split_at_checked(length).unwrap_or_default();
+        strings.push(string);
+        rest = others;
+    }
+    Tensor::from_strings(shape, strings)
+}
+
+/// Takes a varint of 32 bits, which has five bytes at most.
+fn take_length(rest: &mut &[u8]) -> Option<usize> {
+    let mut length = 0_u32;
+    for shift in [0, 7, 14, 21, 28] {
+        let (&byte, others) = rest.split_first()?;
+        *rest = others;
+        length |= u32::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return usize::try_from(length).ok();
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -245,6 +301,51 @@ mod tests {
         p.float_val.clear();
         let t = tensor_from_proto(&p).expect("valid");
         assert_eq!(t.values::<f32>(), Some(&[0.0; 4][..]));
+    }
+
+    fn strings(content: &[u8], dims: &[i64]) -> Option<Vec<Vec<u8>>> {
+        let mut p = proto(DType::String, dims);
+        p.string_val = vec![Bytes::from_static(b"not these")];
+        p.tensor_content = Bytes::copy_from_slice(content);
+        let tensor = tensor_from_proto(&p).ok()?;
+        assert_eq!(tensor.shape().dims(), dims);
+        let Data::Strings(strings) = tensor.data() else { return None };
+        Some(strings.iter().map(<[u8]>::to_vec).collect())
+    }
+
+    #[test]
+    fn strings_in_the_content_are_lengths_and_then_bytes() {
+        let two = Some(vec![b"a".to_vec(), b"bc".to_vec()]);
+        assert_eq!(strings(b"\x01\x02abc", &[2]), two);
+        assert_eq!(strings(b"\x01\x02abc", &[2, 1]), two);
+        assert_eq!(strings(b"\0\0", &[2]), Some(vec![Vec::new(), Vec::new()]));
+        let long = [&[0xac, 0x02][..], &[b'x'; 300]].concat();
+        assert_eq!(strings(&long, &[]), Some(vec![vec![b'x'; 300]]));
+        // A tensor without elements has no content, whatever the message has.
+        assert_eq!(strings(b"\xff", &[0]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn strings_in_a_malformed_content_are_refused() {
+        for (content, dims) in [
+            (&b"\xff\xd8\xff\xe0 JFIF"[..], &[1][..]),
+            (b"\x01\x02ab", &[2]),
+            (b"\x01\x02abcd", &[2]),
+            (b"\x01", &[2]),
+            (b"\x80\x80\x80\x80\x80\x00", &[1]),
+            (b"\x80", &[1]),
+            (b"\xff\xff\xff\xff\x0fab", &[1]),
+            (b"\x01a", &[1 << 40]),
+        ] {
+            assert_eq!(strings(content, dims), None, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_tensor_without_elements_are_ignored() {
+        let mut p = proto(DType::Float, &[0]);
+        p.tensor_content = vec![0; 7].into();
+        assert_eq!(tensor_from_proto(&p).expect("a tensor").bytes(), b"");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::config::units::{Bytes, List, Port, Span};
 use crate::config::{
     BatchConfig, BatchParameters, Config, Cors, ModelConfig, Settings, SourceConfig,
 };
-use tensorserve_protocols::tfs::config::{batching, models};
+use tensorserve_protocols::tfs::config::{TensorContent, batching, models};
 use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
@@ -68,7 +68,9 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
         flags.is_set("enable_batching") && flags.is_set("enable_per_model_batching_parameters");
     config.protocols.tfs.reload = true;
     config.grpc.health_service = flags.is_set("enable_grpc_healthcheck_service");
-    config.protocols.tfs.tensor_content = flags.is_set("enable_serialization_as_tensor_content");
+    let is_content = flags.is_set("enable_serialization_as_tensor_content");
+    config.protocols.tfs.tensor_content =
+        if is_content { TensorContent::Always } else { TensorContent::Never };
     if flags.is_set("rest_api_enable_cors_support") {
         config.http.cors = Cors::RestApi;
     }
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(config.grpc.max_message_bytes, MAX_MESSAGE_BYTES);
         assert!(
             !config.grpc.health_service
-                && !config.protocols.tfs.tensor_content
+                && config.protocols.tfs.tensor_content == TensorContent::Never
                 && config.http.cors == Cors::Off
         );
         let source = &config.repository.sources[0];
@@ -339,7 +341,8 @@ mod tests {
         assert_eq!(config.http.threads, 3);
         assert_eq!(config.http.request_timeout, Duration::from_millis(1500));
         assert_eq!(config.http.cors, Cors::RestApi);
-        assert!(config.grpc.health_service && config.protocols.tfs.tensor_content);
+        assert!(config.grpc.health_service);
+        assert_eq!(config.protocols.tfs.tensor_content, TensorContent::Always);
         assert_eq!(config.repository.load_threads, 2);
         assert_eq!(config.repository.max_load_retries, 7);
         assert_eq!(config.repository.load_retry_interval, Duration::from_secs(2));

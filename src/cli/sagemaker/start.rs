@@ -15,6 +15,7 @@ use crate::stores;
 use tensorserve_archive as archive;
 use tensorserve_core::config::{is_store_url, model_path};
 use tensorserve_protocols::sagemaker::layout::{self, SavedModelBundle};
+use tensorserve_protocols::tfs::config::TensorContent;
 use tensorserve_tensor::error::{Error, Result};
 
 /// What to serve, and how.
@@ -44,6 +45,8 @@ pub(super) fn start(
     let report = String::new();
     let mut start = Start { config, notes: variables.notes.clone(), report };
     start.config.protocols.sagemaker.is_container = true;
+    // As the container's tensorflow_model_server: handlers read lists of values.
+    start.config.protocols.tfs.tensor_content = TensorContent::Never;
     start.config.protocols.console = server.console.unwrap_or(false);
     start.ports(&variables, has_grpc_port);
     let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));

@@ -134,7 +134,8 @@ impl GrpcInferenceService for InferenceService {
         let named = NamedModel { name, version };
         let answer = match describe::ready_version(&self.engine, &named) {
             Ok(_) => Ok(true),
-            Err(_) if describe::is_known(&self.engine, &named.name) => Ok(false),
+            // As in Triton, also for a model that the server does not have.
+            Err(error) if matches!(error.code(), Code::NotFound | Code::Unavailable) => Ok(false),
             Err(error) => Err(error),
         };
         wrapped("ModelReady", answer.map(|ready| proto::ModelReadyResponse { ready }))

@@ -4,15 +4,16 @@
 use bytes::Bytes;
 use prost::Message;
 
+use super::config::TensorContent;
 use super::predict::DecodedTensors;
 use super::{DEFAULT_SIGNATURE, OwnedModelSpec, encode::TfsFormat, failure, grpc};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     Engine, InferenceCall, ModelHandle, ModelSpec as EngineSpec, Resolver, VersionSelector,
 };
+use tensorserve_proto::bounded;
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
-use tensorserve_proto::{Form, bounded};
 use tensorserve_protocol::{NPY, Reply, RequestHead, first_choice, media_type};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
@@ -116,9 +117,7 @@ pub(super) async fn answer(
             Error::invalid(message)
         })?;
         request.model_spec = Some(agreed(request.model_spec.take(), &named.spec())?);
-        // A client that sends raw bytes can read them.
-        let is_raw = request.inputs.values().any(|tensor| !tensor.tensor_content.is_empty());
-        let form = if is_raw { Form::Content } else { Form::Values };
+        let form = TensorContent::IfSent.form(&request);
         grpc::decode_predict(resolver, request, form)
     };
     let inferred = engine.infer(entry, decode, grpc::encode_predict).await;

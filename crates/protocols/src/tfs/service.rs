@@ -5,10 +5,12 @@ use std::sync::Arc;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status};
 
+use super::config::TensorContent;
 use super::reload::{self, ReloadPolicy};
 use super::{GRPC, TfsConfig, grpc, inference};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, InferenceCall, Method};
+use tensorserve_proto::DESCRIPTORS;
 use tensorserve_proto::serving::model_service_server::{ModelService, ModelServiceServer};
 use tensorserve_proto::serving::prediction_service_server::{
     PredictionService, PredictionServiceServer,
@@ -19,7 +21,6 @@ use tensorserve_proto::serving::{
     MultiInferenceResponse, PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
     ReloadConfigRequest, ReloadConfigResponse, StatusProto,
 };
-use tensorserve_proto::{DESCRIPTORS, Form};
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, call, wrapped};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -42,9 +43,9 @@ pub(super) fn add(
     services: &mut GrpcServices,
 ) {
     let most = limits.max_message_bytes;
-    let form = if config.tensor_content { Form::Content } else { Form::Values };
     let reload = config.reload.then(|| Arc::new(ReloadPolicy::new(engine.repository_config())));
-    let service = TfsGrpcService { engine: engine.clone(), form, reload };
+    let service =
+        TfsGrpcService { engine: engine.clone(), tensor_content: config.tensor_content, reload };
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
@@ -61,8 +62,7 @@ pub(super) fn add(
 #[derive(Clone)]
 struct TfsGrpcService {
     engine: Engine,
-    /// The encoding of tensors.
-    form: Form,
+    tensor_content: TensorContent,
     /// Present if clients may change the list of models.
     reload: Option<Arc<ReloadPolicy>>,
 }
@@ -80,7 +80,9 @@ impl PredictionService for TfsGrpcService {
         request: Request<PredictRequest>,
     ) -> Result<Response<PredictResponse>, Status> {
         let call = self.call(Method::Predict, &request);
-        let answer = grpc::predict(&self.engine, request.into_inner(), self.form, call).await;
+        let request = request.into_inner();
+        let form = self.tensor_content.form(&request);
+        let answer = grpc::predict(&self.engine, request, form, call).await;
         wrapped("Predict", answer)
     }
 
