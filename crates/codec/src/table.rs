@@ -67,6 +67,15 @@ impl Values {
         }
     }
 
+    /// Appends a missing value.
+    fn push_missing(&mut self) {
+        match self {
+            Values::Float(values) => values.push(f32::NAN),
+            Values::Double(values) => values.push(f64::NAN),
+            Values::Text(values) => values.push_missing(),
+        }
+    }
+
     /// Appends a field; `None` if it is not a number, but must be one.
     fn push(&mut self, field: &[u8]) -> Option<()> {
         match self {
@@ -240,8 +249,7 @@ fn read_columns(text: &[u8], signature: &Signature, max_bytes: usize) -> Result<
             }
             for _ in 0..rows {
                 room.take(column.size_of(b""))?;
-                // The missing value is one of every column.
-                let _ = column.push(b"");
+                column.push_missing();
             }
         }
         column.into_tensor(Shape::vector(rows))

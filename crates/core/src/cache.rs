@@ -241,9 +241,9 @@ fn hash(tensor: &Tensor, hasher: &mut SipHasher13) {
     match tensor.data() {
         Data::Numeric(buffer) => hasher.write(buffer.as_slice()),
         Data::Strings(strings) => {
-            for string in strings.iter() {
-                hasher.write_u64(string.len() as u64);
-                hasher.write(string);
+            for string in strings.optional() {
+                hasher.write_u64(string.map_or(u64::MAX, |string| string.len() as u64));
+                hasher.write(string.unwrap_or_default());
             }
         }
     }
@@ -256,7 +256,7 @@ fn is_equal(a: &Tensor, b: &Tensor) -> bool {
     }
     match (a.data(), b.data()) {
         (Data::Numeric(a), Data::Numeric(b)) => a.as_slice() == b.as_slice(),
-        (Data::Strings(a), Data::Strings(b)) => a.len() == b.len() && a.iter().eq(b.iter()),
+        (Data::Strings(a), Data::Strings(b)) => a.len() == b.len() && a.optional().eq(b.optional()),
         (Data::Numeric(_), Data::Strings(_)) | (Data::Strings(_), Data::Numeric(_)) => false,
     }
 }
@@ -279,7 +279,7 @@ fn copied(tensor: &Tensor) -> Result<Tensor> {
         }
         Data::Strings(strings) => {
             let mut copy = StringsBuilder::with_capacity(strings.len(), strings.byte_len());
-            strings.iter().for_each(|string| copy.push(string));
+            strings.optional().for_each(|string| copy.push_optional(string));
             Tensor::from_strings(shape, copy)
         }
     }
@@ -322,6 +322,14 @@ mod tests {
         assert_eq!(find(&two, 0, &[floats(&[1.0, 2.0])]), None, "another version");
         assert_eq!(find(&one, 0, &[floats(&[1.0, 2.5])]), None, "other values");
         assert_eq!(find(&one, 0, &[floats(&[1.0]), floats(&[2.0])]), None, "other tensors");
+        let mut missing = StringsBuilder::default();
+        missing.push_missing();
+        let missing = Tensor::from_strings(Shape::vector(1), missing).expect("a tensor");
+        keep(&one, &[texts(&[""])], 4.0);
+        assert_eq!(find(&one, 0, std::slice::from_ref(&missing)), None, "no text");
+        keep(&one, std::slice::from_ref(&missing), 5.0);
+        assert_eq!(find(&one, 0, &[missing]), Some(5.0));
+        assert_eq!(find(&one, 0, &[texts(&[""])]), Some(4.0));
         let column = Shape::new(&[2, 1]).expect("a shape");
         let reshaped = floats(&[1.0, 2.0]).reshaped(column).expect("as many");
         assert_eq!(find(&one, 0, &[reshaped]), None, "another shape");

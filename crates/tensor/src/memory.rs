@@ -80,19 +80,40 @@ pub const STRING_OVERHEAD: usize = 32;
 pub struct StringsBuilder {
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// The indices of missing values, in order. Each of them is also an empty string.
+    missing: Vec<usize>,
 }
 
 impl StringsBuilder {
     /// A builder with capacity for `count` strings of `bytes` bytes in total.
     #[must_use]
     pub fn with_capacity(count: usize, bytes: usize) -> Self {
-        StringsBuilder { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(count) }
+        StringsBuilder {
+            bytes: Vec::with_capacity(bytes),
+            ends: Vec::with_capacity(count),
+            missing: Vec::new(),
+        }
     }
 
     /// Appends one string.
     pub fn push(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
         self.ends.push(self.bytes.len());
+    }
+
+    /// Appends a missing value: an empty string to all who do not ask for the difference
+    /// ([`Strings::optional`]).
+    pub fn push_missing(&mut self) {
+        self.missing.push(self.ends.len());
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Appends one string, or a missing value.
+    pub fn push_optional(&mut self, value: Option<&[u8]>) {
+        match value {
+            Some(value) => self.push(value),
+            None => self.push_missing(),
+        }
     }
 
     /// Appends one string, which `write` appends to the buffer.
@@ -118,6 +139,7 @@ impl StringsBuilder {
     pub fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+        self.missing.truncate(self.missing.partition_point(|index| *index < len));
     }
 
     /// Whether there are no strings.
@@ -153,6 +175,15 @@ impl Strings {
     /// The strings in view, in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.range.clone().map(|i| self.at(i))
+    }
+
+    /// As [`Strings::iter`]; `None` for a missing value.
+    pub fn optional(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let missing = &self.store.missing;
+        self.range.clone().map(|index| match missing.binary_search(&index) {
+            Ok(_) => None,
+            Err(_) => Some(self.at(index)),
+        })
     }
 
     fn at(&self, index: usize) -> &[u8] {

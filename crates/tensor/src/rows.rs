@@ -38,7 +38,7 @@ pub fn concat(parts: &[&Tensor], fill_to: usize) -> Result<Tensor> {
         let bytes = strings().map(Strings::byte_len).sum();
         let mut builder = StringsBuilder::with_capacity(count, bytes);
         for piece in strings() {
-            piece.iter().for_each(|string| builder.push(string));
+            piece.optional().for_each(|string| builder.push_optional(string));
         }
         return Tensor::from_strings(shape, builder);
     }
@@ -73,10 +73,10 @@ pub fn pad(tensor: &Tensor, row_dims: &[i64]) -> Result<Tensor> {
         return Err(empty_tensor());
     }
     if let Data::Strings(strings) = &tensor.data {
-        let values: Vec<&[u8]> = strings.iter().collect();
+        let values: Vec<Option<&[u8]>> = strings.optional().collect();
         let mut builder = StringsBuilder::with_capacity(total, strings.byte_len());
         for index in 0..total {
-            builder.push(values.get(source.of(index)).ok_or_else(empty_tensor)?);
+            builder.push_optional(*values.get(source.of(index)).ok_or_else(empty_tensor)?);
         }
         return Tensor::from_strings(shape, builder);
     }

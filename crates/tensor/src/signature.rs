@@ -136,7 +136,7 @@ impl TensorSpec {
             Some(DType::Double) => Tensor::from_vec(row, one(f64::NAN)).map(Some),
             Some(DType::String) => {
                 let mut text = StringsBuilder::default();
-                text.push(b"");
+                text.push_missing();
                 Tensor::from_strings(row, text).map(Some)
             }
             _ => Ok(None),

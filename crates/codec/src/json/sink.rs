@@ -313,7 +313,7 @@ impl Sink for StringSink {
             b'{' => self.values.push_with(|bytes| read_base64(cursor, alphabet, bytes))?,
             b'n' if self.nulls => {
                 cursor.literal(b"null")?;
-                self.values.push(b"");
+                self.values.push_missing();
             }
             _ => return Err(Box::new(TensorReadError::Type { at })),
         }

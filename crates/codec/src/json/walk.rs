@@ -21,7 +21,7 @@ pub struct ReadOptions {
     /// Accept numbers for the dtypes that TensorFlow Serving cannot read from JSON, too: half,
     /// bfloat16 and uint16.
     pub all_types: bool,
-    /// Read values as tables have them, which pandas writes: `null` is a missing value, NaN or the empty string
+    /// Read values as tables have them, which pandas writes: `null` is a missing value, NaN or a missing string
     /// (integers and booleans have none), and `true` and `false` are the numbers 1 and 0.
     pub nulls: bool,
     /// The alphabets of `{"b64": "…"}` objects.

@@ -28,6 +28,8 @@ const MAX_HEADER: usize = 64 << 20;
 const MAX_IDLE_MEMORY: u64 = 64 << 20;
 /// The bit of the body's size that marks a body in the memory file.
 const IN_MEMORY: u64 = 1 << 63;
+/// The bit of a string's end that marks a missing value.
+const MISSING: u64 = 1 << 63;
 
 /// A message: what `kind`, `numbers` and `text` mean is up to the sides.
 #[derive(Debug, Default)]
@@ -189,9 +191,10 @@ fn pack(bytes: &mut Vec<u8>, tensor: &Tensor) {
         Data::Numeric(buffer) => bytes.extend_from_slice(buffer.as_slice()),
         Data::Strings(strings) => {
             let mut end = 0;
-            for string in strings.iter() {
-                end += string.len();
-                put_size(bytes, end);
+            for string in strings.optional() {
+                end += string.map_or(0, <[u8]>::len);
+                let flag = if string.is_none() { MISSING } else { 0 };
+                bytes.extend_from_slice(&(end as u64 | flag).to_ne_bytes());
             }
             strings.iter().for_each(|string| bytes.extend_from_slice(string));
         }
@@ -233,7 +236,12 @@ fn unpack(dtype: DType, shape: Shape, data: Buffer) -> io::Result<Tensor> {
     let mut values = StringsBuilder::with_capacity(count, strings.bytes.len());
     let mut start = 0;
     for _ in 0..count {
-        let end = ends.size()?;
+        let end = ends.u64()?;
+        if end & MISSING != 0 {
+            values.push_missing();
+            continue;
+        }
+        let end = usize::try_from(end).map_err(|_| cut_short())?;
         values.push(strings.take(end.checked_sub(start).ok_or_else(cut_short)?)?);
         start = end;
     }
@@ -294,7 +302,8 @@ mod tests {
             assert_eq!(sent.dtype(), received.dtype());
             assert_eq!(sent.shape(), received.shape());
             assert_eq!(sent.bytes(), received.bytes());
-            let lists = [sent, received].map(|t| t.strings().map(|s| s.iter().collect::<Vec<_>>()));
+            let lists =
+                [sent, received].map(|t| t.strings().map(|s| s.optional().collect::<Vec<_>>()));
             assert_eq!(lists[0], lists[1]);
             if !received.bytes().is_empty() {
                 assert_eq!(received.bytes().as_ptr() as usize % ALIGNMENT, 0);
@@ -307,7 +316,13 @@ mod tests {
     #[test]
     fn tensors_of_every_dtype_and_size_arrive_unchanged() {
         for count in [0_usize, 1, 3, 40_000] {
-            let mut tensors = vec![strings(&[2, 1], &[b"", b"\xff\0x"]), strings(&[0], &[])];
+            let mut missing = StringsBuilder::default();
+            missing.push(b"a");
+            missing.push_missing();
+            missing.push(b"b");
+            let missing = Tensor::from_strings(Shape::vector(3), missing).expect("a tensor");
+            let mut tensors =
+                vec![strings(&[2, 1], &[b"", b"\xff\0x"]), strings(&[0], &[]), missing];
             for dtype in DType::ALL {
                 let Some(size) = dtype.size() else { continue };
                 let mut data = aligned_vec::<u8>(0);

@@ -197,7 +197,7 @@ fn bools(array: &NodeArray<'_>, shape: Shape) -> Made<Tensor> {
     Tensor::from_bools(shape, values).map_err(|error| error.to_string())
 }
 
-/// Texts; where they may be missing, null is the empty one.
+/// Texts, some of which may be missing: null.
 fn texts(array: &NodeArray<'_>, shape: Shape, takes_missing: bool) -> Made<Tensor> {
     let bytes: usize = array.values.iter().filter_map(Node::text).map(<[u8]>::len).sum();
     let overhead = array.values.len().saturating_mul(size_of::<usize>());
@@ -205,8 +205,10 @@ fn texts(array: &NodeArray<'_>, shape: Shape, takes_missing: bool) -> Made<Tenso
     let mut values = StringsBuilder::with_capacity(array.values.len(), bytes);
     for value in &array.values {
         let no_text = || format!("a value of type {} is not text", value.type_name());
-        let missing = || matches!(value, Node::Null if takes_missing).then_some(&b""[..]);
-        values.push(value.text().or_else(missing).ok_or_else(no_text)?);
+        match takes_missing && matches!(value, Node::Null) {
+            true => values.push_missing(),
+            false => values.push(value.text().ok_or_else(no_text)?),
+        }
     }
     Tensor::from_strings(shape, values).map_err(|error| error.to_string())
 }

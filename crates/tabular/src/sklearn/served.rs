@@ -154,8 +154,8 @@ impl ServedModel {
                     }
                 }
                 ColumnUse::Category => {
-                    for (to, text) in to.zip(texts(input, &column.name)?.iter()) {
-                        *to = self.texts.number(text);
+                    for (to, text) in to.zip(texts(input, &column.name)?.optional()) {
+                        *to = text.map_or(f64::NAN, |text| self.texts.number(text));
                     }
                 }
                 ColumnUse::Unused | ColumnUse::Either | ColumnUse::Number | ColumnUse::Mixed => {
