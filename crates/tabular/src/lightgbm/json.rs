@@ -13,6 +13,9 @@ use tensorserve_tensor::error::{Error, Result};
 /// category needs, so a small hostile file could allocate much memory.
 const MAX_CATEGORY_WORDS: usize = 1 << 22;
 
+/// The version of the format that LightGBM 2.3 to 3.3 write.
+const VERSION_OF_3: &str = "v3";
+
 /// The most characters of a value that an error shows.
 const MAX_SHOWN: usize = 32;
 
@@ -37,6 +40,9 @@ pub(super) fn read(text: &[u8]) -> Result<LightgbmModel> {
         DumpReader { cursor: Cursor::new(text), words: 0, header: ModelHeader::default() };
     let trees = reader.document()?;
     let mut model = LightgbmModel::new(&reader.header)?;
+    // The files of 2.3 to 3.3 have the same members, but for the coefficients that 3.3 added.
+    let has_linear = trees.iter().any(|tree| !tree.linear.is_empty());
+    model.may_lack_coefficients = reader.header.version == VERSION_OF_3 && !has_linear;
     for (number, tree) in trees.iter().enumerate() {
         model.add(tree).map_err(|error| error.context(format!("tree {number}")))?;
     }

@@ -55,22 +55,34 @@ impl Platform for LightGBM {
     }
 
     fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        Ok(read(folder)?.inspection())
+        Ok(read(folder)?.0.inspection())
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        Ok(read(folder)?.loaded())
+        let (model, may_lack_coefficients) = read(folder)?;
+        if may_lack_coefficients {
+            log::warn!("{}: {}", folder.display(), LACKS_COEFFICIENTS);
+        }
+        Ok(model.loaded())
     }
 }
 
-fn read(folder: &Path) -> Result<Evaluated> {
+/// The warning for JSON that may be of LightGBM 3.2, which does not write the coefficients of linear trees.
+const LACKS_COEFFICIENTS: &str = "if the model has linear trees (linear_tree=true) and LightGBM 3.2 wrote this \
+     JSON, its predictions are wrong: that version leaves out their coefficients, and nothing in the file says \
+     so; serve what save_model writes";
+
+/// Reads the model in `folder`. Also returns whether it may lack the coefficients of linear trees.
+fn read(folder: &Path) -> Result<(Evaluated, bool)> {
     let (mut model, bytes) = format::read(folder)?;
-    Ok(Evaluated {
+    let may_lack_coefficients = model.may_lack_coefficients;
+    let model = Evaluated {
         signatures: vec![model.signature()],
         written_by: mem::take(&mut model.written_by),
         executable: Arc::new(model),
         bytes,
-    })
+    };
+    Ok((model, may_lack_coefficients))
 }
 
 /// The error for a damaged file.

@@ -55,6 +55,8 @@ pub(super) struct LightgbmModel {
     forest: Forest,
     /// The labels of a pickled classifier.
     pub(super) labels: Option<ClassLabels>,
+    /// Whether the file may be one of LightGBM 3.2 with linear trees, of which it would lack the coefficients.
+    pub(super) may_lack_coefficients: bool,
 }
 
 impl LightgbmModel {
@@ -91,6 +93,7 @@ impl LightgbmModel {
             objective: objective.unwrap_or(Objective::CUSTOM),
             forest: Forest::default(),
             labels: None,
+            may_lack_coefficients: false,
         })
     }
 
@@ -109,11 +112,13 @@ impl LightgbmModel {
         self.forest.truncate(count.saturating_mul(self.outputs));
     }
 
+    /// Whether its objective is one of classes.
+    pub(super) fn is_classification(&self) -> bool {
+        self.objective.is_classification
+    }
+
     /// Makes it a classifier with these labels.
     pub(super) fn set_labels(&mut self, labels: ClassLabels) -> Result<()> {
-        if !self.objective.is_classification {
-            return Ok(());
-        }
         let (has, needs) = (labels.len(), self.outputs.max(2));
         if has != needs {
             return Err(damaged(format!("the classifier has {has} classes and needs {needs}")));

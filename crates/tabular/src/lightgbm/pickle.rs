@@ -27,7 +27,11 @@ pub(super) fn read_value(root: PickleValue) -> Result<LightgbmModel> {
     match root.attribute("_Booster") {
         Some(inner) if inner.class_name() == Some("Booster") => {
             let mut model = read_booster(inner)?;
-            if let Some(labels) = root.attribute("_classes").filter(|labels| !labels.is_none()) {
+            // A classifier with an objective that is a function predicts the sums. Any other predicts the
+            // classes, also with an objective that is not one of classes, such as cross_entropy.
+            let is_named = root.attribute("_objective").and_then(PickleValue::text).is_some();
+            let labels = root.attribute("_classes").filter(|labels| !labels.is_none());
+            if let Some(labels) = labels.filter(|_| is_named || model.is_classification()) {
                 model.set_labels(ClassLabels::read(labels)?)?;
             }
             Ok(model)

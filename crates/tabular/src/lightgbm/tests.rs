@@ -401,3 +401,21 @@ fn deep_trees_are_read() {
     model.predict(&[1.0, -1.0], &mut result);
     assert_eq!(result.as_slice(), [2.0, 1.0]);
 }
+
+/// LightGBM 3.2 writes no coefficients of linear trees to JSON, and nothing else says that a tree is linear:
+/// such a file is served as the constant leaves that it has, with a warning.
+#[test]
+fn json_that_may_lack_coefficients_is_warned_of() {
+    let may_lack = |path: &Path| read(path).unwrap_or_else(|e| panic!("{e}")).1;
+    let linear = test_data("reports/tabular-19-lightgbm-3.2-json-linear");
+    assert!(may_lack(&linear));
+    for file in fs::read_dir(made("")).expect("a folder") {
+        let path = file.expect("a file").path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if name.ends_with(".json") && name.starts_with(char::is_numeric) {
+            let text = fs::read_to_string(&path).expect("readable");
+            let is_old = text.contains(r#""version": "v3""#) && !text.contains("leaf_const");
+            assert_eq!(may_lack(&path), is_old, "{name}");
+        }
+    }
+}
