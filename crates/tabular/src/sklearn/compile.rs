@@ -76,7 +76,12 @@ pub(super) fn compile(root: &Estimator) -> Result<SklearnModel> {
 pub(super) fn compile_part(estimator: &Estimator) -> Result<SklearnModel> {
     let mut steps = Vec::new();
     let predictor = compile_predictor(estimator, &mut steps)?;
-    let model = SklearnModel { steps, predictor };
+    let mut model = SklearnModel { steps, predictor };
+    let mut taken = model.predictor.features();
+    for step in model.steps.iter_mut().rev() {
+        step.set_output(taken);
+        taken = step.input();
+    }
     check_widths(estimator, &model)?;
     Ok(model)
 }
@@ -125,25 +130,22 @@ fn compile_predictor(
     if matches!(estimator.class(), "StackingClassifier" | "StackingRegressor") {
         steps.push(stacking::members(estimator)?);
         let last = estimator.child(estimator.attribute(&["final_estimator_"])?)?;
-        let mut predictor = compile_predictor(&last, steps)?;
-        // The last estimator was fitted with the indices of the labels.
-        if let Predictor::Classifier(classifier) = &mut predictor {
-            let labels = estimator.labels()?;
-            if labels.len() != classifier.labels.len() {
-                return Err(estimator.damaged("its last estimator has other classes"));
-            }
-            classifier.labels = labels;
-            classifier.scores = classifier.scores.without_logs();
-        }
-        return Ok(predictor);
+        return stacking::with_labels(estimator, compile_predictor(&last, steps)?);
     }
     // It encodes the categories of histogram boosting since 1.4.
     if let Some(preprocessor) = estimator.find(&["_preprocessor"]) {
         add_transformer(&estimator.child(preprocessor)?, steps)?;
     }
+    // Their `predict` is that of the estimator, for the columns that are left.
+    if matches!(estimator.class(), "RFE" | "RFECV") {
+        add_transformer(estimator, steps)?;
+        let inner = estimator.child(estimator.attribute(&["estimator_"])?)?;
+        return compile_predictor(&inner, steps);
+    }
     if transform::is_transformer(estimator) {
         add_transformer(estimator, steps)?;
         let columns = steps.last().map_or(0, |step| step.output());
+        output_width(estimator, steps.first().map_or(0, |step| step.input()), steps)?;
         if columns > MAX_OUTPUT_COLUMNS {
             return Err(estimator.unsupported(format_args!(
                 "a transformer that makes {columns} columns, more than {MAX_OUTPUT_COLUMNS}, without a \
@@ -192,7 +194,7 @@ pub(super) fn add_transformer(
         }
         return Ok(());
     }
-    let columns = steps.last().map(|step| step.output());
+    let columns = steps.last().filter(|step| !step.is_open()).map(|step| step.output());
     steps.push(transform::read(estimator, columns)?);
     Ok(())
 }
@@ -319,6 +321,11 @@ pub(super) fn output_width(
 ) -> Result<usize> {
     for (number, step) in steps.iter().enumerate() {
         let input = step.input();
+        if step.is_open() {
+            return Err(estimator.unsupported(
+                "OneHotEncoder(categorical_features=…) with indices where no step tells the number of columns",
+            ));
+        }
         if input != columns || input == 0 {
             return Err(estimator.damaged(format_args!(
                 "step {number} takes {input} features, and is given {columns}"

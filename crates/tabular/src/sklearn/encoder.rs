@@ -4,6 +4,7 @@ use super::accepted::AcceptedValues;
 use super::categories::Categories;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
+use super::legacy_one_hot;
 use super::model::{FeatureRows, Transformer};
 use super::sparse::SparseMatrix;
 use crate::pickle::PickleValue;
@@ -97,8 +98,14 @@ impl Transformer for OneHotEncoder {
     }
 }
 
-/// Reads a `OneHotEncoder`.
-pub(super) fn one_hot(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
+/// Reads a `OneHotEncoder`, which is given `columns` columns, if their number is known.
+pub(super) fn one_hot(
+    estimator: &Estimator,
+    columns: Option<usize>,
+) -> Result<Box<dyn Transformer>> {
+    if legacy_one_hot::is_legacy(estimator)? {
+        return legacy_one_hot::read(estimator, columns, SPARSE_FACTOR);
+    }
     let all = Categories::read_all(estimator)?;
     let groups = read_infrequent(estimator, &all)?;
     // Since 1.1 there are both: the second counts infrequent categories as one.

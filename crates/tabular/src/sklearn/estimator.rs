@@ -218,6 +218,9 @@ impl<'a> Estimator<'a> {
 
     /// A matrix; a vector is one of a single row.
     pub(super) fn matrix(&self, names: &[&str]) -> Result<Matrix> {
+        if self.has_sparse(names) {
+            return self.dense_of_sparse(names);
+        }
         let (shape, values) = self.numbers(names)?;
         let (rows, columns, is_vector) = match *shape {
             [] => (1, 1, true),

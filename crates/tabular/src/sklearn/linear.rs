@@ -1,7 +1,10 @@
 //! Linear models: dot products of a row with coefficients, and what each estimator makes of them.
 
-use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
+use super::estimator::{ClassLabels, Estimator};
+use super::model::{
+    ClassScores, Classifier, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictor,
+    Regressor,
+};
 use super::numeric::{argmax, dot, logistic, softmax};
 use super::sparse::sparse_dot;
 use tensorserve_tensor::error::Result;
@@ -233,8 +236,64 @@ fn modified_huber(decision: f64) -> f64 {
     f64::midpoint(decision.clamp(-1.0, 1.0), 1.0)
 }
 
+/// Any of several labels for each row: those whose sum is positive.
+struct LinearLabels {
+    function: DecisionFunction,
+    labels: Vec<ClassLabels>,
+}
+
+impl MultiClassifier for LinearLabels {
+    fn features(&self) -> usize {
+        self.function.features
+    }
+
+    fn takes_sparse(&self) -> bool {
+        true
+    }
+
+    fn labels(&self) -> &[ClassLabels] {
+        &self.labels
+    }
+
+    fn scores(&self) -> MultiScores {
+        MultiScores::None
+    }
+
+    fn decisions(&self) -> Decisions {
+        Decisions::Columns(self.function.count())
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        self.function.write_all(rows, out);
+        Ok(())
+    }
+
+    fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [Vec<f64>]) -> Result<()> {
+        let mut sums = vec![0.0; classes.len()];
+        self.function.write_all(rows, &mut sums);
+        classes.iter_mut().zip(sums).for_each(|(class, sum)| *class = usize::from(sum > 0.0));
+        Ok(())
+    }
+}
+
+/// Whether a `RidgeClassifier` was fitted with a matrix of labels.
+fn has_label_matrix(estimator: &Estimator) -> Result<bool> {
+    let Some(binarizer) = estimator.find(&["_label_binarizer"]) else { return Ok(false) };
+    Ok(estimator.child(binarizer)?.text("y_type_")?.starts_with("multilabel"))
+}
+
+/// Reads a `RidgeClassifier` of a matrix of labels, which it takes since 1.0.
+fn label_matrix(estimator: &Estimator) -> Result<Predictor> {
+    let function = DecisionFunction::read(estimator)?;
+    let labels = vec![ClassLabels::Ints(vec![0, 1]); function.count()];
+    Ok(Predictor::MultiClassifier(Box::new(LinearLabels { function, labels })))
+}
+
 /// Reads a linear classifier.
 pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
+    if has_label_matrix(estimator)? {
+        return label_matrix(estimator);
+    }
     let labels = estimator.labels()?;
     let classes = labels.len();
     let function = DecisionFunction::read(estimator)?;

@@ -59,6 +59,7 @@ mod kernel;
 mod kernel_map;
 mod known_rows;
 mod least_squares;
+mod legacy_one_hot;
 mod linear;
 mod mixture;
 mod model;

@@ -38,6 +38,12 @@ pub(super) trait Transformer: Send + Sync {
     fn is_sparse_there(&self, from_sparse: bool) -> bool {
         from_sparse
     }
+    /// Whether its file does not say how many columns it takes and makes. The step behind it does.
+    fn is_open(&self) -> bool {
+        false
+    }
+    /// Makes so many columns, if it is open and can.
+    fn set_output(&mut self, _columns: usize) {}
     /// Writes the new features of each row to `to`.
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()>;
     /// The new features as sparse rows: called if [`Transformer::makes_sparse`].
@@ -96,6 +102,14 @@ pub(super) trait MultiClassifier: Send + Sync {
     fn labels(&self) -> &[ClassLabels];
     /// What its scores are.
     fn scores(&self) -> MultiScores;
+    /// Whether scikit-learn offers `decision_function`.
+    fn decisions(&self) -> Decisions {
+        Decisions::None
+    }
+    /// As [`Classifier::decide`].
+    fn decide(&self, _rows: FeatureRows, _out: &mut [f64]) -> Result<()> {
+        Err(Error::internal("a classifier without a decision function was asked for it"))
+    }
     /// Writes the index of the class of each row and output, and the scores: for each output those of
     /// all rows and classes, or all together.
     fn classify(
@@ -117,6 +131,14 @@ pub(super) enum MultiScores {
 }
 
 impl MultiScores {
+    /// Whether the scores are logarithms of probabilities.
+    pub(super) fn are_logs(self) -> bool {
+        match self {
+            MultiScores::None => false,
+            MultiScores::Separate(scores) | MultiScores::Joint(scores) => scores.are_logs(),
+        }
+    }
+
     /// The width of each matrix of scores, for outputs with these classes.
     pub(super) fn widths(self, labels: &[ClassLabels]) -> Vec<usize> {
         match self {
@@ -255,8 +277,17 @@ impl Predictor {
     pub(super) fn decisions(&self) -> Decisions {
         match self {
             Predictor::Classifier(classifier) => classifier.model.decisions(),
-            Predictor::Regressor(_) | Predictor::MultiClassifier(_) | Predictor::Features(_) => {
-                Decisions::None
+            Predictor::MultiClassifier(model) => model.decisions(),
+            Predictor::Regressor(_) | Predictor::Features(_) => Decisions::None,
+        }
+    }
+
+    /// Whether it has `predict_proba`.
+    pub(super) fn has_probabilities(&self) -> bool {
+        match self {
+            Predictor::MultiClassifier(model) => model.scores() != MultiScores::None,
+            Predictor::Classifier(_) | Predictor::Regressor(_) | Predictor::Features(_) => {
+                self.scores() != ClassScores::None
             }
         }
     }
@@ -312,18 +343,21 @@ impl Predictor {
 
     /// Writes the decision function of a classifier that has one, of `columns` values for each row.
     fn decide(&self, rows: FeatureRows, columns: usize) -> Result<Vec<f64>> {
-        let mut out = vec![0.0; rows.len() * columns];
-        let Predictor::Classifier(LabelledClassifier { model, .. }) = self else { return Ok(out) };
-        let Some(matrix) = rows.sparse.filter(|_| !model.takes_sparse()) else {
-            model.decide(rows, &mut out)?;
-            return Ok(out);
+        let decide = |rows: FeatureRows| {
+            let mut out = vec![0.0; rows.len() * columns];
+            match self {
+                Predictor::Classifier(classifier) => classifier.model.decide(rows, &mut out)?,
+                Predictor::MultiClassifier(model) => model.decide(rows, &mut out)?,
+                Predictor::Regressor(_) | Predictor::Features(_) => {}
+            }
+            Ok(out)
         };
-        out.clear();
+        let Some(matrix) = rows.sparse.filter(|_| !self.takes_sparse()) else {
+            return decide(rows);
+        };
+        let mut out = Vec::new();
         matrix.for_dense_blocks(MAX_BLOCK_VALUES, |values| {
-            let rows = rows.with_dense(values, matrix.columns());
-            let mut block = vec![0.0; rows.len() * columns];
-            model.decide(rows, &mut block)?;
-            out.extend(block);
+            out.extend(decide(rows.with_dense(values, matrix.columns()))?);
             Ok(())
         })?;
         Ok(out)

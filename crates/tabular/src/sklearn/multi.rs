@@ -5,8 +5,8 @@ use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
-    ClassScores, FeatureRows, MultiClassifier, MultiScores, Predictions, Predictor, Regressor,
-    SklearnModel,
+    ClassScores, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictions, Predictor,
+    Regressor, SklearnModel,
 };
 use super::response::Method;
 use tensorserve_tensor::error::Result;
@@ -294,6 +294,10 @@ impl MultiClassifier for ClassifierChain {
 
     fn scores(&self) -> MultiScores {
         self.scores
+    }
+
+    fn decisions(&self) -> Decisions {
+        Decisions::Unsupported
     }
 
     fn classify(

@@ -342,6 +342,18 @@ impl MultiClassifier for AnyLabels {
         }
     }
 
+    fn decisions(&self) -> Decisions {
+        match self.members.all.iter().all(BinaryMember::decides) {
+            true => Decisions::Columns(self.labels.len()),
+            false => Decisions::None,
+        }
+    }
+
+    fn decide(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
+        out.copy_from_slice(&self.members.values(rows)?);
+        Ok(())
+    }
+
     fn classify(
         &self,
         rows: FeatureRows,

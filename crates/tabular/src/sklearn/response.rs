@@ -2,7 +2,7 @@
 
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
-    ClassScores, Decisions, FeatureRows, LabelledClassifier, Predictions, Predictor, SklearnModel,
+    Decisions, FeatureRows, LabelledClassifier, Predictions, Predictor, SklearnModel,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -39,7 +39,7 @@ impl Method {
         for method in methods {
             let has = match method {
                 Method::Predict => true,
-                Method::Probability => model.predictor.scores() != ClassScores::None,
+                Method::Probability => model.predictor.has_probabilities(),
                 Method::Decision => match model.predictor.decisions() {
                     Decisions::None => false,
                     Decisions::Columns(_) => true,
@@ -52,7 +52,7 @@ impl Method {
                 return Ok(*method);
             }
         }
-        Err(estimator.damaged("a member has neither probabilities nor a decision function"))
+        Err(estimator.unsupported("a member without probabilities and without a decision function"))
     }
 
     /// The method of scikit-learn of this name.
@@ -77,6 +77,9 @@ impl SklearnModel {
                 Decisions::None | Decisions::Unsupported => 0,
             },
             (Predictor::Classifier(_), Method::Predict) => 1,
+            (Predictor::MultiClassifier(model), Method::Probability) => {
+                model.scores().widths(model.labels()).iter().sum()
+            }
             (Predictor::MultiClassifier(model), _) => model.labels().len(),
             (Predictor::Features(columns), _) => *columns,
         }
@@ -102,6 +105,14 @@ impl SklearnModel {
                     }
                 }
             }
+            (Predictor::MultiClassifier(model), Predictions::MultiClasses { mut scores, .. })
+                if method == Method::Probability =>
+            {
+                if model.scores().are_logs() {
+                    scores.iter_mut().flatten().for_each(|score| *score = score.exp());
+                }
+                side_by_side(&scores, &model.scores().widths(model.labels()), rows.len())
+            }
             (Predictor::MultiClassifier(model), Predictions::MultiClasses { classes, .. }) => {
                 let labels = model.labels();
                 let of_row = |row: &[usize]| -> Vec<f64> {
@@ -113,6 +124,17 @@ impl SklearnModel {
         };
         Ok(Response { columns, values })
     }
+}
+
+/// The rows of several matrices, of these widths, beside each other.
+fn side_by_side(matrices: &[Vec<f64>], widths: &[usize], rows: usize) -> Vec<f64> {
+    let mut out = Vec::with_capacity(matrices.iter().map(Vec::len).sum());
+    for row in 0..rows {
+        for (matrix, width) in matrices.iter().zip(widths) {
+            out.extend_from_slice(matrix.get(row * width..(row + 1) * width).unwrap_or_default());
+        }
+    }
+    out
 }
 
 impl LabelledClassifier {

@@ -1,6 +1,6 @@
 //! Sparse matrices of SciPy in a pickle: the training rows of models that were fitted on texts.
 
-use super::estimator::Estimator;
+use super::estimator::{Estimator, Matrix};
 use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
@@ -14,6 +14,19 @@ impl Estimator<'_> {
         class.is_some_and(|class| class.starts_with(PREFIX))
     }
 
+    /// As [`Estimator::matrix`] of a sparse matrix: the coefficients of a model after `sparsify()`. One row is
+    /// a vector.
+    pub(super) fn dense_of_sparse(&self, names: &[&str]) -> Result<Matrix> {
+        let sparse = self.sparse_matrix(names)?;
+        let (rows, columns) = (sparse.len(), sparse.columns());
+        self.charge(rows.saturating_mul(columns)).map_err(|_| {
+            self.unsupported(format_args!(
+                "a sparse matrix of {rows} rows and {columns} columns, far more numbers than its file has bytes,"
+            ))
+        })?;
+        Ok(Matrix { rows, columns, values: sparse.to_dense(0..rows), is_vector: rows == 1 })
+    }
+
     /// A sparse matrix of compressed rows (`csr_matrix`, `csr_array`).
     pub(super) fn sparse_matrix(&self, names: &[&str]) -> Result<SparseMatrix> {
         let value = self.child(self.attribute(names)?)?;
@@ -22,7 +35,11 @@ impl Estimator<'_> {
             return Err(self.unsupported(format_args!("a sparse matrix of the class {class:?}")));
         }
         let wrong = || self.damaged("the parts of a sparse matrix do not match");
-        let [rows, columns] = *value.vector(&["_shape"])? else { return Err(wrong()) };
+        let (rows, columns) = match *value.vector(&["_shape"])? {
+            [columns] => (1.0, columns),
+            [rows, columns] => (rows, columns),
+            _ => return Err(wrong()),
+        };
         let starts = value.vector(&["indptr"])?;
         let indices = value.vector(&["indices"])?;
         let values = value.vector(&["data"])?;

@@ -95,7 +95,7 @@ pub(super) fn read(estimator: &Estimator, columns: Option<usize>) -> Result<Box<
         "Nystroem" => kernel_map::nystroem(estimator),
         "RBFSampler" => kernel_map::cosines(estimator),
         "MissingIndicator" => imputer::missing_indicator(estimator),
-        "OneHotEncoder" => encoder::one_hot(estimator),
+        "OneHotEncoder" => encoder::one_hot(estimator, columns),
         "OrdinalEncoder" => encoder::ordinal(estimator),
         "CountVectorizer" | "TfidfVectorizer" => text::vectorizer(estimator),
         "HashingVectorizer" => text::hashing(estimator),
