@@ -31,8 +31,8 @@ def run(bounds) -> int:
     totals = {name: [0, 0, 0.0] for name in bodies}
     for _ in range(STARTS):
         with Started("--batching", "auto") as server:
-            for name in bodies:
-                sent, wrong = storm(server, name, bodies[name], right[name])
+            for name, made in bodies.items():
+                sent, wrong = storm(server, name, made, right[name])
                 totals[name][0] += sent
                 totals[name][1] += wrong
                 totals[name][2] = max(totals[name][2], sent / runs(server, name))

@@ -102,7 +102,9 @@ def places_of_positive_rows(x):
 
 @model(TEXTS)
 def mean_of_padded_words(x):
-    return tf.reduce_mean(tf.cast(tf.strings.length(tf.strings.split(x).to_tensor()), tf.float32), 1)
+    return tf.reduce_mean(
+        tf.cast(tf.strings.length(tf.strings.split(x).to_tensor()), tf.float32), 1
+    )
 
 
 @model(FLOATS)
