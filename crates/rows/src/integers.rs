@@ -125,12 +125,8 @@ fn with_counter(op: Integers, a: &Value, b: &Value) -> Option<Value> {
     if !is_below || offset != 0 {
         return None;
     }
-    let flow = match size {
-        Size::Fixed(_) => Flow::Constant,
-        size if *size == Size::rows() => Flow::BelowRows,
-        _ => return None,
-    };
-    Some(Value::new(flow, Some(Vec::new())))
+    // Below another number, a row would be treated by its number in the batch.
+    (*size == Size::rows()).then(|| Value::new(Flow::BelowRows, Some(Vec::new())))
 }
 
 /// `min(size, max(size, anything))` is the size: so many numbers are counted by TensorFlow's `bincount`.
@@ -172,5 +168,37 @@ pub fn cast(value: &Value, is_integer: bool, symbols: &Symbols) -> Outcome {
             Ok(value.clone())
         }
         _ => elementwise(&[value], symbols),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_row_is_compared_with_the_number_of_rows_alone() {
+        let symbols = Symbols::default();
+        let counter = Value::new(Flow::Counter { offset: 0 }, Some(Vec::new()));
+        let (rows, three) = (Value::scalar(Size::rows()), Value::scalar(Size::number(3)));
+        let below = arithmetic(Integers::Less, &counter, &rows, &symbols).expect("a condition");
+        assert_eq!(below.flow, Flow::BelowRows);
+        for op in [Integers::Less, Integers::Greater, Integers::Equal, Integers::Multiply] {
+            assert!(arithmetic(op, &counter, &three, &symbols).is_err(), "{op:?}");
+        }
+        assert!(arithmetic(Integers::Greater, &counter, &rows, &symbols).is_err());
+    }
+
+    #[test]
+    fn a_size_is_what_remains_of_a_number_that_is_at_least_it() {
+        use tensorserve_tensor::RowFinding;
+        let symbols = Symbols::default();
+        let (node, op, why) = (String::new(), String::new(), String::new());
+        let lost = Value::new(Flow::Mixed(RowFinding { node, op, why }.into()), None);
+        let six = Value::scalar(Size::number(6));
+        let most = arithmetic(Integers::Maximum, &six, &lost, &symbols).expect("a number");
+        let size = arithmetic(Integers::Minimum, &six, &most, &symbols).expect("a number");
+        assert_eq!(size, six);
+        let seven = Value::scalar(Size::number(7));
+        assert!(arithmetic(Integers::Minimum, &seven, &most, &symbols).is_err());
     }
 }
