@@ -10,7 +10,8 @@ use super::{example, http_client, print_line, set_libraries};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
-use tensorserve_core::config::{is_store_url, model_path};
+use tensorserve_core::batch::{Joining, SignatureTraits};
+use tensorserve_core::config::{BatchConfig, is_store_url, model_path};
 use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platforms, names_version};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -179,6 +180,7 @@ fn inspect_version(
     }
     let mut signatures = inspection.signatures;
     let chains = steps::load_steps(folder, &signatures, usize::MAX)?;
+    let joined: Vec<String> = signatures.iter().map(joining).collect();
     for (signature, chain) in signatures.iter_mut().zip(&chains) {
         if let Some(chain) = chain {
             print_line(&format!(
@@ -189,8 +191,19 @@ fn inspect_version(
             signature.clone_from(chain.client_signature());
         }
     }
-    show(SERVER, name, &signatures);
+    let pairs = signatures.iter().zip(joined);
+    for (signature, joined) in pairs.filter(|(signature, _)| is_shown(signature)) {
+        show(SERVER, name, signature);
+        print_line(&format!("    {joined}"));
+    }
     Ok(())
+}
+
+/// Whether `batching = "auto"` joins requests of a signature, and why.
+fn joining(signature: &Signature) -> String {
+    let Joining { joins, why } =
+        Joining::of(&BatchConfig::default(), &SignatureTraits::of(signature));
+    format!("requests are {}joined: {why}", if joins { "" } else { "not " })
 }
 
 /// The error with the path of the model, which some platforms name in it.
@@ -199,34 +212,34 @@ fn with_path(error: Error, folder: &Path) -> Error {
     if error.message().contains(&path) { error } else { error.context(path) }
 }
 
-fn show(url: &str, model: &str, signatures: &[Signature]) {
-    for signature in signatures {
-        if signature.inputs.is_empty() && signature.name.starts_with("__") {
-            continue; // An initialisation function of TensorFlow.
+/// Not an initialisation function of TensorFlow.
+fn is_shown(signature: &Signature) -> bool {
+    !signature.inputs.is_empty() || !signature.name.starts_with("__")
+}
+
+fn show(url: &str, model: &str, signature: &Signature) {
+    let method = match signature.method_name.as_str() {
+        "" => String::new(),
+        method => format!("  [{method}]"),
+    };
+    print_line(&format!("\n  {}{method}", signature.name));
+    let row = |kind: &str, spec: &TensorSpec| {
+        let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
+        let mut shape = spec.shape.to_string();
+        if let Some(quantization) = spec.quantization {
+            shape = format!("{shape}  = {quantization}");
         }
-        let method = match signature.method_name.as_str() {
-            "" => String::new(),
-            method => format!("  [{method}]"),
-        };
-        print_line(&format!("\n  {}{method}", signature.name));
-        let row = |kind: &str, spec: &TensorSpec| {
-            let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
-            let mut shape = spec.shape.to_string();
-            if let Some(quantization) = spec.quantization {
-                shape = format!("{shape}  = {quantization}");
-            }
-            vec![format!("    {kind}"), spec.alias.clone(), dtype.to_owned(), shape]
-        };
-        let inputs = signature.inputs.iter().map(|spec| row("input", spec));
-        let outputs = signature.outputs.iter().map(|spec| row("output", spec));
-        print_line(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
-        if signature.takes_images {
-            print_line(&format!("    images are passed as {}", example::image_words(signature)));
-        }
-        match example::of(url, model, signature) {
-            Some(example) => print_line(&format!("    {}", example.command)),
-            None => print_line(&format!("    ({})", why_no_example(signature))),
-        }
+        vec![format!("    {kind}"), spec.alias.clone(), dtype.to_owned(), shape]
+    };
+    let inputs = signature.inputs.iter().map(|spec| row("input", spec));
+    let outputs = signature.outputs.iter().map(|spec| row("output", spec));
+    print_line(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
+    if signature.takes_images {
+        print_line(&format!("    images are passed as {}", example::image_words(signature)));
+    }
+    match example::of(url, model, signature) {
+        Some(example) => print_line(&format!("    {}", example.command)),
+        None => print_line(&format!("    ({})", why_no_example(signature))),
     }
 }
 
@@ -260,7 +273,9 @@ fn inspect_url(url: &str, environment: &Environment) -> Result<()> {
     let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
     let signatures =
         map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
-    show(server, name, &signatures.collect::<Vec<_>>());
+    for signature in signatures.filter(is_shown) {
+        show(server, name, &signature);
+    }
     Ok(())
 }
 

@@ -413,6 +413,14 @@ impl Check {
                     BatchMode::Off
                 }
             }),
+            independent_rows: batching.rows.as_deref().map(|rows| match rows {
+                "auto" => false,
+                "independent" => true,
+                other => {
+                    self.wrong("rows", format!("{other:?} is not auto or independent"));
+                    false
+                }
+            }),
             ..batching.parameters()
         });
         for mistake in config.mistakes() {

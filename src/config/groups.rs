@@ -499,6 +499,10 @@ settings! {
         /// and throughput improves [default: auto]
         #[arg(value_name = "MODE", value_parser = AsWritten(&["auto", "on", "off"]))]
         batching: String,
+        /// Whether a row of a batch gets the results that it gets alone: auto, as the model's graph
+        /// shows, or independent, for models without a readable graph [default: auto]
+        #[arg(value_name = "ROWS", value_parser = AsWritten(&["auto", "independent"]))]
+        rows: String,
         /// Maximum number of rows in a batch [default: 64]
         #[arg(value_name = "ROWS")]
         max_batch_size: usize,
@@ -525,10 +529,11 @@ settings! {
 }
 
 impl BatchSettings {
-    /// The parameters that are set, except the mode, which is still text.
+    /// The parameters that are set, except the mode and the rows, which are still text.
     pub(crate) fn parameters(&self) -> BatchParameters {
         BatchParameters {
             mode: None,
+            independent_rows: None,
             max_batch_size: self.max_batch_size,
             batch_timeout_micros: self.batch_timeout_micros,
             max_enqueued_batches: self.max_enqueued_batches,
@@ -547,8 +552,10 @@ impl From<BatchParameters> for BatchSettings {
             BatchMode::Auto => "auto",
             BatchMode::On => "on",
         });
+        let rows = |independent| if independent { "independent" } else { "auto" };
         BatchSettings {
             batching: mode.map(str::to_owned),
+            rows: parameters.independent_rows.map(|independent| rows(independent).to_owned()),
             max_batch_size: parameters.max_batch_size,
             batch_timeout_micros: parameters.batch_timeout_micros,
             max_enqueued_batches: parameters.max_enqueued_batches,

@@ -8,7 +8,7 @@ use tensorserve::config::units::List;
 use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
-use crate::support::fake::{Answer, Model};
+use crate::support::fake::{Answer, Model, Rows};
 use crate::support::place::{Pending, Place, values};
 
 /// One batch thread and no inline runs.
@@ -23,6 +23,15 @@ fn gated(model: Model, batching: &str) -> Place {
     // Long enough that batching always pays off and that a run gets all threads.
     let model = Model { is_gated: true, run_millis: 5, ..model };
     Place::of(&model, |settings| pooled(settings, batching))
+}
+
+/// A model without a graph, of which the operator says that its rows are independent.
+fn claimed(model: Model) -> Place {
+    let model = Model { is_gated: true, run_millis: 5, rows: Rows::NoGraph, ..model };
+    Place::of(&model, |settings| {
+        pooled(settings, "auto");
+        settings.batching.rows = Some("independent".to_owned());
+    })
 }
 
 /// Runs these rows as one batch of requests with one row each.
@@ -120,20 +129,38 @@ fn one_row_too_many() -> Model {
 
 #[test]
 fn an_output_that_cannot_be_cut_to_size_is_the_clients_to_know() {
-    let place = Place::of(&one_row_too_many(), |settings| {
-        pooled(settings, "on");
-        settings.batching.max_batch_size = Some(4);
-        settings.batching.allowed_batch_sizes = Some(List(vec![4]));
-    });
-    let answer = place.predict("m", "[[1, 2]]");
-    assert_eq!(answer.status, 400);
-    assert_eq!(answer.error(), WRONG_ROWS);
+    for sizes in [None, Some(List(vec![4]))] {
+        let place = Place::of(&one_row_too_many(), |settings| {
+            pooled(settings, "on");
+            settings.batching.max_batch_size = Some(4);
+            settings.batching.allowed_batch_sizes = sizes.clone();
+        });
+        let answer = place.predict("m", "[[1, 2]]");
+        assert_eq!(answer.status, 400);
+        assert_eq!(answer.error(), WRONG_ROWS);
+    }
 }
 
 #[tokio::test]
-async fn a_model_whose_outputs_cannot_be_split_is_no_longer_batched() {
-    let place = gated(one_row_too_many(), "on");
-    place.fake.runs_gate().close();
+async fn outputs_that_cannot_be_split_are_an_error_in_each_batch_and_alone() {
+    for read_only in [true, false] {
+        let place = gated(Model { read_only, ..one_row_too_many() }, "on");
+        let first = place.enqueue(&[&[0.0]]);
+        place.wait_for_runs_at_gate(1);
+        let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
+        place.fake.runs_gate().open();
+        for pending in [first, a, b] {
+            let error = pending.await.expect_err("outputs cannot be split");
+            assert_eq!(error.code(), Code::FailedPrecondition);
+            assert_eq!(error.message(), WRONG_ROWS);
+        }
+        assert_eq!(place.fake.rows(), [1, 2]);
+    }
+}
+
+#[tokio::test]
+async fn unasked_a_model_whose_outputs_cannot_be_split_is_not_batched() {
+    let place = gated(one_row_too_many(), "auto");
     let first = place.enqueue(&[&[0.0]]);
     place.wait_for_runs_at_gate(1);
     let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
@@ -146,24 +173,8 @@ async fn a_model_whose_outputs_cannot_be_split_is_no_longer_batched() {
 }
 
 #[tokio::test]
-async fn outputs_that_cannot_be_split_are_an_error_where_running_again_may_do_harm() {
-    let place = gated(Model { read_only: false, ..one_row_too_many() }, "on");
-    let first = place.enqueue(&[&[0.0]]);
-    place.wait_for_runs_at_gate(1);
-    let (a, b) = (place.enqueue(&[&[1.0]]), place.enqueue(&[&[2.0]]));
-    place.fake.runs_gate().open();
-    assert_eq!(values(first.await), [0.0, 0.0]);
-    for pending in [a, b] {
-        let error = pending.await.expect_err("outputs cannot be split");
-        assert_eq!(error.code(), Code::FailedPrecondition);
-        assert_eq!(error.message(), WRONG_ROWS);
-    }
-    assert_eq!(place.fake.rows(), [1, 2]);
-}
-
-#[tokio::test]
 async fn a_model_whose_answers_depend_on_batchmates_never_gives_a_wrong_one() {
-    let place = gated(Model { answer: Answer::Centred, ..Model::default() }, "auto");
+    let place = claimed(Model { answer: Answer::Centred, ..Model::default() });
     let answers = run_together(&place, &[&[1.0, 3.0], &[10.0, 30.0], &[5.0, 5.0]]).await;
     let answers: Vec<Vec<f32>> = answers.into_iter().map(|a| a.expect("an answer")).collect();
     assert_eq!(answers, [[-1.0, 1.0], [-10.0, 10.0], [0.0, 0.0]]);
@@ -177,8 +188,17 @@ async fn a_model_whose_answers_depend_on_batchmates_never_gives_a_wrong_one() {
 }
 
 #[tokio::test]
-async fn what_is_found_to_batch_well_is_run_once() {
+async fn what_is_proven_is_run_once_from_the_start() {
     let place = gated(Model::default(), "auto");
+    let answers = run_together(&place, &[&[1.0, 2.0], &[3.0, 4.0]]).await;
+    assert_eq!(answers[0].as_deref().expect("an answer"), [1.0, 2.0]);
+    assert_eq!(answers[1].as_deref().expect("an answer"), [3.0, 4.0]);
+    assert_eq!(place.fake.rows(), [1, 2]);
+}
+
+#[tokio::test]
+async fn what_is_found_to_batch_well_is_run_once() {
+    let place = claimed(Model::default());
     let tried = [1, 2, 1, 1];
     for want in [&tried[..], &tried, &tried, &[1, 2]] {
         place.fake.forget_runs();

@@ -45,6 +45,7 @@ mod foreign_formats;
 mod h2o;
 mod https;
 mod isolation;
+mod joining;
 mod large_requests;
 mod large_responses;
 mod library_search;

@@ -210,7 +210,7 @@ pub enum Images {
 pub enum BatchMode {
     /// Never.
     Off,
-    /// Where measurements show that results stay the same and throughput improves.
+    /// Where rows are known to be independent and measurements show that throughput improves.
     Auto,
     /// Always, with TensorFlow Serving's limits.
     On,
@@ -221,6 +221,9 @@ pub enum BatchMode {
 pub struct BatchConfig {
     /// Whether requests are batched.
     pub mode: BatchMode,
+    /// The operator says that rows are independent, so that `auto` may join requests where no graph
+    /// proves it.
+    pub independent_rows: bool,
     /// Maximum number of rows in a batch; with splitting, in a request.
     pub max_batch_size: usize,
     /// Maximum time that a batch waits for more rows while another batch runs.
@@ -242,6 +245,8 @@ pub struct BatchConfig {
 pub struct BatchParameters {
     /// Whether requests are batched (default: [`BatchMode::Auto`]).
     pub mode: Option<BatchMode>,
+    /// Whether the operator says that rows are independent (default: no).
+    pub independent_rows: Option<bool>,
     /// Maximum number of rows in a batch (default: 64).
     pub max_batch_size: Option<usize>,
     /// Maximum time in microseconds that a batch waits for more rows while another batch runs
@@ -265,6 +270,7 @@ impl BatchParameters {
     pub fn or(self, lower: &Self) -> Self {
         BatchParameters {
             mode: self.mode.or(lower.mode),
+            independent_rows: self.independent_rows.or(lower.independent_rows),
             max_batch_size: self.max_batch_size.or(lower.max_batch_size),
             batch_timeout_micros: self.batch_timeout_micros.or(lower.batch_timeout_micros),
             max_enqueued_batches: self.max_enqueued_batches.or(lower.max_enqueued_batches),
@@ -310,6 +316,7 @@ impl BatchConfig {
         let max_batch_size = parameters.max_batch_size.unwrap_or(64);
         BatchConfig {
             mode: parameters.mode.unwrap_or(BatchMode::Auto),
+            independent_rows: parameters.independent_rows.unwrap_or(false),
             max_batch_size,
             timeout: Duration::from_micros(parameters.batch_timeout_micros.unwrap_or(0)),
             max_enqueued_batches: parameters.max_enqueued_batches.unwrap_or(100),
@@ -359,6 +366,7 @@ impl BatchConfig {
         let execution = self.max_execution_batch_size;
         BatchParameters {
             mode: Some(self.mode),
+            independent_rows: Some(self.independent_rows),
             max_batch_size: Some(self.max_batch_size),
             batch_timeout_micros: Some(micros),
             max_enqueued_batches: Some(self.max_enqueued_batches),

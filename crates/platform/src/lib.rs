@@ -18,6 +18,7 @@ use std::time::Duration;
 pub use self::files::Place;
 pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
+pub use self::samples::{SyntheticSample, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
@@ -27,6 +28,7 @@ mod foreign;
 pub mod library;
 mod ops;
 pub mod pool;
+mod samples;
 mod synthetic;
 mod trust;
 

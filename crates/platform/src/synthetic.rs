@@ -25,15 +25,17 @@ const LARGEST: usize = 64 << 20;
 /// dimensions. `None` if one would be large.
 #[must_use]
 pub fn synthetic_inputs(signature: &Signature, rows: usize) -> Option<Vec<Tensor>> {
-    let input = |spec| synthetic_input(spec, signature, &synthetic_dims(spec, rows)?);
+    let input = |spec| synthetic_input(spec, signature, &synthetic_dims(spec, rows, 1)?);
     signature.inputs.iter().map(input).collect()
 }
 
-/// The shape of `rows` rows of an input: as declared, with 1 for other variable dimensions.
+/// The shape of `rows` rows of an input: as declared, with `open` for other variable dimensions.
 #[must_use]
-pub fn synthetic_dims(spec: &TensorSpec, rows: usize) -> Option<Vec<i64>> {
+pub fn synthetic_dims(spec: &TensorSpec, rows: usize, open: usize) -> Option<Vec<i64>> {
+    let open = i64::try_from(open).ok()?;
+    let size = |(size, _): &(i64, String)| if *size < 0 { open } else { (*size).max(1) };
     let mut dims: Vec<i64> = match &spec.shape {
-        DeclaredShape::Dims(dims) => dims.iter().map(|(size, _)| (*size).max(1)).collect(),
+        DeclaredShape::Dims(dims) => dims.iter().map(size).collect(),
         DeclaredShape::UnknownRank | DeclaredShape::Missing => vec![1],
     };
     if spec.shape.is_batched() {
@@ -57,14 +59,18 @@ pub fn synthetic_input(spec: &TensorSpec, signature: &Signature, dims: &[i64]) -
         zeros.resize(bytes, 0);
         return Tensor::numeric(dtype, shape, Buffer::new(Arc::new(zeros))).ok();
     }
-    let text = match (signature.takes_images, signature.images) {
-        (false, _) => &[],
-        (true, ImageEncoding::Raw) => PIXEL,
-        (true, ImageEncoding::Base64Url) => PIXEL_BASE64,
-    };
+    let text = if signature.takes_images { image_text(signature.images) } else { &[] };
     let mut strings = StringsBuilder::default();
     (0..count).for_each(|_| strings.push(text));
     Tensor::from_strings(shape, strings).ok()
+}
+
+/// A tiny image in this encoding.
+pub(super) fn image_text(encoding: ImageEncoding) -> &'static [u8] {
+    match encoding {
+        ImageEncoding::Raw => PIXEL,
+        ImageEncoding::Base64Url => PIXEL_BASE64,
+    }
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn trials(signatures: &[Signature]) -> Vec<Trial<'_>> {
         }
         for (position, spec) in signature.inputs.iter().enumerate() {
             let sizes = spec.shape.sizes().filter(|sizes| sizes.len() <= HIGHEST_RANK);
-            let Some((sizes, dims)) = sizes.zip(synthetic_dims(spec, 1)) else {
+            let Some((sizes, dims)) = sizes.zip(synthetic_dims(spec, 1, 1)) else {
                 continue;
             };
             let shapes = other_shapes(&dims, &sizes).into_iter();

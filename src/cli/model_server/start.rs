@@ -169,7 +169,7 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     if let Some(tags) = flags.text("saved_model_tags") {
         settings.each.tags = Some(tags.parse::<List<String>>().map_err(Error::invalid)?);
     }
-    // Without the flag, batching stays on auto, which does not change results.
+    // Without the flag, batching stays on auto, which joins only what is known to keep its results.
     if flags.is_set("enable_batching") {
         let (batching, threads) = match flags.text("batching_parameters_file") {
             Some(path) => batching::read(Path::new(path))?,

@@ -55,6 +55,7 @@ class Overview(PageTest):
         table = row.locator("table.signature").first
         for word in ("serving_default", "image_bytes", "string", "[?]", "probabilities"):
             expect(table).to_contain_text(word)
+        expect(row.locator(".version-detail").first).to_contain_text("joined: rows are ")
         expect(row.locator(".history")).to_contain_text("ready")
         expect(row.locator(".facts").first).to_contain_text("Batching")
         name.press("Escape")

@@ -16,8 +16,8 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
-    DType, DeclaredShape, ImageEncoding, RowDependence, Shape, Signature, Tensor, TensorSpec,
-    aligned_vec,
+    DType, DeclaredShape, ImageEncoding, RowDependence, RowFinding, Shape, Signature, Tensor,
+    TensorSpec, aligned_vec,
 };
 
 const MARKER: &str = "fake.json";
@@ -38,10 +38,33 @@ pub struct Model {
     pub panics_on: Option<f32>,
     pub read_only: bool,
     pub repeatable: bool,
+    /// What it says of its rows.
+    pub rows: Rows,
     /// Adds the signatures `classify` and `regress`, which take examples.
     pub takes_examples: bool,
     /// Files that must exist before the model is complete.
     pub files: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Rows {
+    Proven,
+    Mixed,
+    NoGraph,
+}
+
+impl Rows {
+    fn dependence(self) -> RowDependence {
+        match self {
+            Rows::Proven => RowDependence::Proven,
+            Rows::NoGraph => RowDependence::NoGraph,
+            Rows::Mixed => RowDependence::Mixed(RowFinding {
+                node: "model/mean".to_owned(),
+                op: "Mean".to_owned(),
+                why: "adds up the rows".to_owned(),
+            }),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +75,12 @@ pub enum Answer {
     Constant(f32),
     /// The values minus the mean of the whole batch, so outputs depend on the other requests.
     Centred,
+    /// The input, and NaN everywhere if the batch has a NaN.
+    SpreadsNan,
+    /// The input, and this number everywhere if the batch has it.
+    Spreads(f32),
+    /// The input, but twice the last row of batches of this many rows or more.
+    DoublesLastOf(usize),
     /// The input with its last row repeated.
     OneRowTooMany,
 }
@@ -80,6 +109,7 @@ impl Default for Model {
             panics_on: None,
             read_only: true,
             repeatable: true,
+            rows: Rows::Proven,
             takes_examples: false,
             files: Vec::new(),
         }
@@ -201,10 +231,16 @@ impl Fake {
     /// All runs so far in the order of their start, without warm-up runs.
     pub fn runs(&self) -> Vec<Run> {
         let runs = lock(&self.0.runs);
-        runs.iter().filter(|run| run.thread != "load").cloned().collect()
+        runs.iter().filter(|run| !run.thread.starts_with("load")).cloned().collect()
     }
 
-    /// The warm-up runs.
+    /// The runs of samples that tell whether outputs depend on the other requests in a batch.
+    pub fn sample_runs(&self) -> Vec<Run> {
+        let runs = lock(&self.0.runs);
+        runs.iter().filter(|run| run.thread == "load samples").cloned().collect()
+    }
+
+    /// The other warm-up runs.
     pub fn warm_runs(&self) -> Vec<Run> {
         let runs = lock(&self.0.runs);
         runs.iter().filter(|run| run.thread == "load").cloned().collect()
@@ -281,7 +317,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
-        rows: RowDependence::ByConstruction,
+        rows: model.rows.dependence(),
     }
 }
 
@@ -396,7 +432,7 @@ impl Executable for FakeExecutable {
         let input = examples.as_ref().unwrap_or(input);
         let values = input.values::<f32>().expect("floats").to_vec();
         let thread = thread::current().name().unwrap_or_default().to_owned();
-        let warms_up = thread == "load";
+        let warms_up = thread.starts_with("load");
         let shape = input.shape().dims().to_vec();
         lock(&self.record.runs).push(Run { shape, values: values.clone(), options, thread });
         if self.model.is_gated && !warms_up {
@@ -427,11 +463,28 @@ impl FakeExecutable {
                 let dims: Vec<usize> = dims_of(input);
                 tensor(&dims, values.iter().map(|value| value - mean))
             }
+            Answer::SpreadsNan => Self::spread(input, values, f32::is_nan),
+            Answer::Spreads(marker) => Self::spread(input, values, |value| value == marker),
+            Answer::DoublesLastOf(least) => {
+                let rows = input.rows().unwrap_or(1);
+                let width = values.len() / rows.max(1);
+                let factor = |at| if rows >= least && at / width == rows - 1 { 2.0 } else { 1.0 };
+                let doubled = values.iter().enumerate().map(|(at, value)| value * factor(at));
+                tensor(&dims_of(input), doubled)
+            }
             Answer::OneRowTooMany => {
                 let last = input.slice_rows(input.rows().unwrap_or(1) - 1..usize::MAX);
                 tensorserve_tensor::concat(&[input, &last], 0)
             }
         }
+    }
+}
+
+impl FakeExecutable {
+    /// The values, or one of them everywhere for which `is_marker` holds.
+    fn spread(input: &Tensor, values: &[f32], is_marker: impl Fn(f32) -> bool) -> Result<Tensor> {
+        let marker = values.iter().copied().find(|value| is_marker(*value));
+        tensor(&dims_of(input), values.iter().map(|value| marker.unwrap_or(*value)))
     }
 }
 

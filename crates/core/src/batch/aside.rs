@@ -22,12 +22,13 @@ impl BatchQueue {
         inner.metrics.asked(rows);
         let size = allowed_size(rows, &inner.config.allowed_batch_sizes);
         if rows == 0 || size == rows {
-            return inner.run_uncosted(inputs, rows, deadline);
+            let outputs = inner.run_uncosted(inputs, rows, deadline)?;
+            inner.check_given(&outputs, rows)?;
+            return Ok(outputs);
         }
         inner.note_padding(rows, size);
         let outputs = inner.run_uncosted(&assemble(&[inputs], size)?, size, deadline)?;
-        let answers = split(&outputs, &[rows], size).and_then(|mut answers| answers.pop());
-        answers.ok_or_else(unsplittable)
+        split(&outputs, &[rows], size)?.pop().ok_or_else(unsplittable)
     }
 }
 

@@ -1,9 +1,7 @@
 //! Assembles requests into a batch, and splits a batch's outputs by request. Pure functions.
 
-use half::{bf16, f16};
-
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Tensor, concat, pad};
+use tensorserve_tensor::{Tensor, concat, pad};
 
 /// The rows of a request: the 0-th dimension that all its inputs share. `None` for a request
 /// that cannot be batched (a scalar input, or 0-th dimensions that differ or are 0).
@@ -138,12 +136,12 @@ fn join(parts: &[&Tensor], size: usize) -> Result<Tensor> {
     concat(&padded.iter().collect::<Vec<_>>(), size)
 }
 
-/// Splits a batch's outputs by request; `rows` are the rows of each. `None` if the 0-th dimension
-/// of an output is not `size`, the rows that were run.
-pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<Vec<Vec<Tensor>>> {
-    if outputs.iter().any(|output| output.rows() != Some(size)) {
-        return None;
-    }
+/// Splits a batch's outputs by request; `rows` are the rows of each, `size` those that were run.
+///
+/// # Errors
+/// TensorFlow Serving's, for an output whose 0-th dimension is not `size`.
+pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Result<Vec<Vec<Tensor>>> {
+    check_rows(outputs, size)?;
     let mut start = 0;
     let mut answers = Vec::with_capacity(rows.len());
     for &rows in rows {
@@ -151,15 +149,30 @@ pub(super) fn split(outputs: &[Tensor], rows: &[usize], size: usize) -> Option<V
         answers.push(outputs.iter().map(|o| o.slice_rows(range.clone())).collect());
         start += rows;
     }
-    Some(answers)
+    Ok(answers)
 }
+
+/// Checks that each output has one row for each of the `size` rows that were run.
+///
+/// # Errors
+/// TensorFlow Serving's.
+pub(super) fn check_rows(outputs: &[Tensor], size: usize) -> Result<()> {
+    for output in outputs {
+        match output.rows() {
+            Some(rows) if rows == size => {}
+            Some(_) => return Err(Error::precondition(UNSPLITTABLE)),
+            None => return Err(Error::precondition("Batched output tensor has 0 dimensions")),
+        }
+    }
+    Ok(())
+}
+
+const UNSPLITTABLE: &str = "Batched output tensor's 0th dimension does not equal the sum of the 0th \
+                            dimension sizes of the input tensors";
 
 /// The error of a request whose outputs cannot be split off, in TensorFlow Serving's words.
 pub(super) fn unsplittable() -> Error {
-    Error::precondition(
-        "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes \
-         of the input tensors",
-    )
+    Error::precondition(UNSPLITTABLE)
 }
 
 /// Concatenates the outputs of the pieces of one large request.
@@ -173,70 +186,9 @@ pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
     Ok(joined)
 }
 
-/// Whether two lists of outputs are equal except for rounding, which depends on the batch size.
-pub(crate) fn same_answer(a: &[Tensor], b: &[Tensor]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b))
-}
-
-fn same_tensor(a: &Tensor, b: &Tensor) -> bool {
-    if a.dtype() != b.dtype() || a.shape() != b.shape() {
-        return false;
-    }
-    if let (Some(a), Some(b)) = (a.strings(), b.strings()) {
-        return a.iter().eq(b.iter());
-    }
-    if a.bytes() == b.bytes() {
-        return true;
-    }
-    match (floats(a), floats(b)) {
-        (Some(x), Some(y)) => close(&x, &y, tolerance(a.dtype())),
-        // Integers, booleans and complex numbers must be equal.
-        _ => false,
-    }
-}
-
-/// The elements of a real floating-point tensor.
-fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
-    let halves = || tensor.bytes().as_chunks::<2>().0.iter();
-    match tensor.dtype() {
-        DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
-        DType::Double => Some(tensor.values::<f64>()?.to_vec()),
-        DType::Half => Some(halves().map(|&b| f16::from_ne_bytes(b).to_f64()).collect()),
-        DType::BFloat16 => Some(halves().map(|&b| bf16::from_ne_bytes(b).to_f64()).collect()),
-        DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64
-        | DType::Bool
-        | DType::Complex64
-        | DType::Complex128
-        | DType::String => None,
-    }
-}
-
-/// The largest allowed difference of two values, relative to the largest value: well above the
-/// effect of another order of summation, well below that of mixing rows.
-fn tolerance(dtype: DType) -> f64 {
-    match dtype.size() {
-        Some(2) => 2e-2,
-        _ => 1e-3,
-    }
-}
-
-fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
-    let finite = a.iter().filter(|x| x.is_finite());
-    let allowed = tolerance * finite.fold(0f64, |most, x| most.max(x.abs()));
-    let near =
-        |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
-    a.len() == b.len() && a.iter().zip(b).all(near)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::same::{Tolerance, same_outputs};
     use super::*;
     use proptest::prelude::*;
     use tensorserve_tensor::{Shape, StringsBuilder, aligned_vec};
@@ -321,23 +273,10 @@ mod tests {
 
     #[test]
     fn outputs_of_another_size_do_not_split() {
-        assert!(split(&[ints(&[3], 0)], &[1, 1], 2).is_none());
-        assert!(split(&[ints(&[], 0)], &[1], 1).is_none());
-    }
-
-    #[test]
-    fn answers_may_differ_by_rounding_only() {
-        let float = |x: f32| {
-            let mut values = aligned_vec(2);
-            values.push(100.0);
-            values.push(x);
-            vec![Tensor::from_vec(Shape::vector(2), values).expect("tensor")]
-        };
-        assert!(same_answer(&float(1.0), &float(1.000_1)));
-        assert!(!same_answer(&float(1.0), &float(2.0)));
-        assert!(same_answer(&float(f32::NAN), &float(f32::NAN)));
-        assert!(!same_answer(&[ints(&[2], 0)], &[ints(&[2], 1)]));
-        assert!(!same_answer(&[strings(&["a"])], &[strings(&["b"])]));
+        let error = split(&[ints(&[3], 0)], &[1, 1], 2).expect_err("a row too many");
+        assert_eq!(error.message(), UNSPLITTABLE);
+        let error = split(&[ints(&[1], 0), ints(&[], 0)], &[1], 1).expect_err("a scalar");
+        assert_eq!(error.message(), "Batched output tensor has 0 dimensions");
     }
 
     proptest! {
@@ -358,9 +297,11 @@ mod tests {
             let batch = assemble(&views, size).expect("assembles");
             let answers = split(&batch, &rows, size).expect("splits");
             for (request, answer) in requests.iter().zip(&answers) {
-                prop_assert!(same_answer(request, answer));
+                prop_assert!(same_outputs(request, answer, Tolerance::Batches));
             }
-            prop_assert!(same_answer(&rejoin(&answers).expect("joins"), &assemble(&views, 0).expect("assembles")));
+            let (joined, all) = (rejoin(&answers), assemble(&views, 0));
+            let (joined, all) = (joined.expect("joins"), all.expect("assembles"));
+            prop_assert!(same_outputs(&joined, &all, Tolerance::Batches));
         }
     }
 }

@@ -19,14 +19,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use self::assemble::same_answer;
 use self::cost::CostModel;
+use self::guards::{BusyGuard, CountGuard};
 use self::lane::Lanes;
 use self::limit::Limits;
 pub use self::limit::ModelLimit;
 use self::pool::{Pool, PoolQueue, Ticket};
+pub(crate) use self::same::{Tolerance, same_outputs};
+use self::samples::RecordedSamples;
 use self::task::BatchTask;
+pub use self::traits::SignatureTraits;
 use self::verification::BatchVerification;
+pub use self::verification::Joining;
 use crate::config::{BatchConfig, BatchMode};
 use crate::metrics::{ObservedQueue, QueueLoad, QueueMetrics};
 use tensorserve_platform::RunOptions;
@@ -38,12 +42,16 @@ use tensorserve_trace as trace;
 mod aside;
 mod assemble;
 mod cost;
+mod guards;
 mod lane;
 mod limit;
 mod pool;
 mod run;
+mod same;
+mod samples;
 mod spans;
 mod task;
+mod traits;
 mod verification;
 
 /// Runs a signature on the inputs of one batch. Blocks.
@@ -85,18 +93,6 @@ impl RunSpan {
     fn since(self, queued: Instant) -> RunTiming {
         RunTiming { queue_delay: self.started.saturating_duration_since(queued), run: self.time }
     }
-}
-
-/// Properties of a queue's signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SignatureTraits {
-    /// Inputs and outputs declare a variable 0-th dimension.
-    pub batchable: bool,
-    /// A run changes no state, so that it can be repeated.
-    pub read_only: bool,
-    /// A run may take any time, however long others took: it never takes place on the thread of a
-    /// connection, and always has the time limit of its requests.
-    pub waits: bool,
 }
 
 /// Threads shared by all queues.
@@ -159,10 +155,10 @@ impl Batcher {
         metrics: QueueMetrics,
         run: Arc<dyn BatchRunner>,
     ) -> BatchQueue {
-        let (verification, cost) = (BatchVerification::new(config.mode, traits), Arc::default());
+        let (verification, cost) = (BatchVerification::new(&config, &traits), Arc::default());
         let (shared, limit) = (Arc::clone(&self.shared), Arc::clone(limit));
         let requests = QueueRequests::new(&shared, &config, &metrics);
-        BatchQueue(Arc::new(QueueInner {
+        BatchQueue::of(QueueInner {
             shared,
             limit,
             config,
@@ -172,7 +168,8 @@ impl Batcher {
             cost,
             verification,
             requests,
-        }))
+            recorded: RecordedSamples::default(),
+        })
     }
 }
 
@@ -203,6 +200,8 @@ struct QueueInner {
     cost: Arc<CostModel>,
     verification: BatchVerification,
     requests: Arc<QueueRequests>,
+    /// Requests of the warm-up, to be joined with others before the version is ready.
+    recorded: RecordedSamples,
 }
 
 /// The requests of a queue. The metrics observe it, and keep nothing else of the queue in memory.
@@ -241,61 +240,18 @@ enum ExecutionPath {
     Pool,
 }
 
-/// Increments a counter until dropped.
-#[derive(Debug)]
-struct CountGuard<'a>(&'a AtomicUsize);
-
-impl<'a> CountGuard<'a> {
-    fn new(counter: &'a AtomicUsize) -> Self {
-        counter.fetch_add(1, Relaxed);
-        CountGuard::counted(counter)
-    }
-
-    /// The same if the counter is incremented already.
-    fn counted(counter: &'a AtomicUsize) -> Self {
-        CountGuard(counter)
-    }
-}
-
-impl Drop for CountGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-/// A run in progress.
-struct BusyGuard<'a> {
-    metrics: &'a QueueMetrics,
-    started: Instant,
-    has_ended: bool,
-}
-
-impl<'a> BusyGuard<'a> {
-    fn new(metrics: &'a QueueMetrics) -> Self {
-        let started = Instant::now();
-        metrics.begins(started);
-        BusyGuard { metrics, started, has_ended: false }
-    }
-
-    /// Ends the run. Returns when it began, and how long it took.
-    fn end(&mut self) -> (Instant, Duration) {
-        let ended = Instant::now();
-        self.has_ended = true;
-        self.metrics.ends(ended);
-        (self.started, ended.saturating_duration_since(self.started))
-    }
-}
-
-impl Drop for BusyGuard<'_> {
-    /// The run has failed, or panicked.
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.end();
-        }
-    }
-}
-
 impl BatchQueue {
+    fn of(inner: QueueInner) -> Self {
+        if inner.verification.contradicts(&inner.traits) {
+            log::warn!(
+                "{}: requests are joined because rows = \"independent\" is set, but rows are {}",
+                inner.metrics.name(),
+                inner.traits.rows
+            );
+        }
+        BatchQueue(Arc::new(inner))
+    }
+
     /// Runs a request, alone or with others.
     ///
     /// # Errors
@@ -341,12 +297,12 @@ impl BatchQueue {
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
         let QueueInner { shared, limit, traits, metrics, run, cost, verification, .. } = &*self.0;
-        let verification = verification.under(config.mode, *traits);
+        let verification = verification.under(&config, traits);
         let (shared, limit) = (Arc::clone(shared), Arc::clone(limit));
         let (metrics, run) = (metrics.clone(), Arc::clone(run));
-        let (traits, cost) = (*traits, Arc::clone(cost));
+        let (traits, cost) = (traits.clone(), Arc::clone(cost));
         let requests = QueueRequests::new(&shared, &config, &metrics);
-        BatchQueue(Arc::new(QueueInner {
+        BatchQueue::of(QueueInner {
             shared,
             limit,
             config,
@@ -356,7 +312,8 @@ impl BatchQueue {
             cost,
             verification,
             requests,
-        }))
+            recorded: RecordedSamples::default(),
+        })
     }
 
     /// Whether neither this queue nor a queue that it replaced has a request.
@@ -395,6 +352,12 @@ impl BatchQueue {
     #[must_use]
     pub fn joins(&self) -> bool {
         self.0.verification.may_join()
+    }
+
+    /// The same with the reason.
+    #[must_use]
+    pub fn joining(&self) -> Joining {
+        self.0.verification.joining(&self.0.traits)
     }
 
     /// Runs a request of more rows than a batch takes, in pieces.
@@ -460,6 +423,9 @@ impl QueueInner {
     /// The rows that a request adds to a batch; 0 if it must run alone.
     fn rows_of(&self, inputs: &[Tensor]) -> Result<usize> {
         if !self.verification.may_join() {
+            return Ok(0);
+        }
+        if self.verification.is_proven() && !self.traits.are_as_declared(inputs) {
             return Ok(0);
         }
         let rows = assemble::rows_of(inputs).unwrap_or(0);
@@ -562,21 +528,5 @@ impl QueueInner {
         if !self.config.allowed_batch_sizes.is_empty() {
             self.metrics.padded(size.saturating_sub(rows), size);
         }
-    }
-
-    /// Runs one request alone, on this thread.
-    fn run_alone(&self, task: BatchTask) -> Result<BatchOutput> {
-        let size = assemble::allowed_size(task.rows, &self.config.allowed_batch_sizes);
-        if task.rows == 0 || size == task.rows {
-            let (outputs, spent) =
-                self.run_once(&[&task], &task.inputs, task.rows, task.deadline)?;
-            return Ok(BatchOutput { outputs, timing: spent.since(task.queued) });
-        }
-        self.note_padding(task.rows, size);
-        let inputs = assemble::assemble(&[&task.inputs], size)?;
-        let (outputs, spent) = self.run_once(&[&task], &inputs, size, task.deadline)?;
-        let mut answers = assemble::split(&outputs, &[task.rows], size).unwrap_or_default();
-        let outputs = answers.pop().ok_or_else(assemble::unsplittable)?;
-        Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
     }
 }

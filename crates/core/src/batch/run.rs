@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::assemble::{allowed_size, assemble, same_answer, split, unsplittable};
+use super::assemble::{allowed_size, assemble, check_rows, split, unsplittable};
+use super::same::{Tolerance, same_outputs};
 use super::task::BatchTask;
 use super::{BatchOutput, QueueInner, RunSpan};
 use tensorserve_tensor::Tensor;
@@ -10,7 +11,7 @@ use tensorserve_tensor::error::Result;
 
 type BatchResult = Result<BatchOutput>;
 
-const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
+pub(super) const UNSPLITTABLE: &str = "its outputs do not have the batch's 0-th dimension";
 
 impl QueueInner {
     /// Runs `tasks`, which can be joined, as one batch; the results are in their order. An error
@@ -25,19 +26,19 @@ impl QueueInner {
         }
         let equal = are_equal(tasks);
         let batched = match self.run_batch(tasks) {
-            Ok(Some((answers, spent))) if !self.verification.must_test(equal) => {
+            Ok((Ok(answers), spent)) if !self.verification.must_test(equal) => {
                 let pairs = tasks.iter().zip(answers);
                 let ran = pairs.map(|(task, outputs)| {
                     Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
                 });
                 return ran.collect();
             }
-            // A second run could change the model's state again.
-            Ok(None) if !self.traits.read_only => {
-                self.stop_joining(UNSPLITTABLE);
-                return tasks.iter().map(|_| Err(unsplittable())).collect();
+            // As in TensorFlow Serving, where batching is turned on. A second run could change the
+            // model's state again.
+            Ok((Err(error), _)) if self.verification.is_given() || !self.traits.read_only => {
+                return tasks.iter().map(|_| Err(error.duplicate())).collect();
             }
-            Ok(answers) => answers,
+            Ok((answers, _)) => answers,
             // A batch fails as a whole. When each request runs alone, only the faulty one fails.
             Err(error) if !self.traits.read_only => {
                 return tasks.iter().map(|_| Err(error.duplicate())).collect();
@@ -45,12 +46,13 @@ impl QueueInner {
             Err(_) => return tasks.iter().map(|task| self.run_by_itself(task)).collect(),
         };
         let alone: Vec<BatchResult> = tasks.iter().map(|task| self.run_by_itself(task)).collect();
-        let Some((batched, _)) = batched else {
+        let Ok(batched) = batched else {
             self.stop_joining(UNSPLITTABLE);
             return alone;
         };
         let agrees = |(alone, batched): (&BatchResult, &Vec<Tensor>)| {
-            alone.as_ref().is_ok_and(|alone| same_answer(&alone.outputs, batched))
+            let same = |alone: &[Tensor]| same_outputs(alone, batched, Tolerance::Batches);
+            alone.as_ref().is_ok_and(|alone| same(&alone.outputs))
         };
         if alone.iter().zip(&batched).all(agrees) {
             self.verification.agreed(equal);
@@ -62,8 +64,9 @@ impl QueueInner {
         alone
     }
 
-    /// Assembles, runs and splits a batch; `None` if the outputs cannot be split.
-    fn run_batch(&self, tasks: &[&BatchTask]) -> Result<Option<(Vec<Vec<Tensor>>, RunSpan)>> {
+    /// Assembles, runs and splits a batch. The outer error is that of the run, the inner one that of
+    /// outputs that cannot be split.
+    fn run_batch(&self, tasks: &[&BatchTask]) -> Result<(Result<Vec<Vec<Tensor>>>, RunSpan)> {
         let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
         let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
         self.note_padding(rows.iter().sum(), size);
@@ -73,16 +76,42 @@ impl QueueInner {
         let patient = tasks.iter().all(|task| task.deadline.is_some());
         let deadline = tasks.iter().filter_map(|task| task.deadline).max();
         let (outputs, spent) = self.run_once(tasks, &inputs, size, deadline.filter(|_| patient))?;
-        Ok(split(&outputs, &rows, size).map(|answers| (answers, spent)))
+        Ok((split(&outputs, &rows, size), spent))
     }
 
     fn run_by_itself(&self, task: &BatchTask) -> BatchResult {
         self.run_alone(task.with_inputs(task.inputs.clone(), task.rows))
     }
 
-    fn stop_joining(&self, why: &str) {
-        if self.verification.refute() {
-            log::warn!("{}: requests are no longer batched: {why}", self.metrics.name());
+    /// Where batching is turned on, outputs must have the rows of the inputs, also those of a request
+    /// that runs alone, as in TensorFlow Serving: what a client gets depends on no other request.
+    pub(super) fn check_given(&self, outputs: &[Tensor], rows: usize) -> Result<()> {
+        match self.verification.is_given() && rows > 0 {
+            true => check_rows(outputs, rows),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs one request alone, on this thread.
+    pub(super) fn run_alone(&self, task: BatchTask) -> Result<BatchOutput> {
+        let size = allowed_size(task.rows, &self.config.allowed_batch_sizes);
+        if task.rows == 0 || size == task.rows {
+            let (outputs, spent) =
+                self.run_once(&[&task], &task.inputs, task.rows, task.deadline)?;
+            self.check_given(&outputs, task.rows)?;
+            return Ok(BatchOutput { outputs, timing: spent.since(task.queued) });
+        }
+        self.note_padding(task.rows, size);
+        let inputs = assemble(&[&task.inputs], size)?;
+        let (outputs, spent) = self.run_once(&[&task], &inputs, size, task.deadline)?;
+        let mut answers = split(&outputs, &[task.rows], size)?;
+        let outputs = answers.pop().ok_or_else(unsplittable)?;
+        Ok(BatchOutput { outputs, timing: spent.since(task.queued) })
+    }
+
+    pub(super) fn stop_joining(&self, why: &str) {
+        if self.verification.refute(why) {
+            log::warn!("{}: requests are not batched: {why}", self.metrics.name());
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Sender, unbounded};
 use smallvec::SmallVec;
 
-use crate::batch::same_answer;
+use crate::batch::{Tolerance, same_outputs};
 use crate::config::EngineConfig;
 use crate::metrics::{Metrics, ShadowResult};
 use crate::repository::{Servable, ShadowHandle};
@@ -212,7 +212,7 @@ impl AnsweredRequest {
             let signature = self.signatures.get(run.signature);
             let signature = signature.ok_or_else(|| Error::internal("no such signature number"))?;
             let outputs = shadow_outputs(version, signature, run, deadline)?;
-            if !same_answer(answer, &outputs) {
+            if !same_outputs(answer, &outputs, Tolerance::Versions) {
                 return Ok(false);
             }
         }

@@ -35,6 +35,7 @@ mod journal;
 mod lifecycle;
 mod policy;
 mod runs;
+mod samples;
 mod servable;
 mod source;
 mod state;

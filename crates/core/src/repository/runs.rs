@@ -57,13 +57,13 @@ impl Servable {
         self.loaded.chains.get(index)?.as_ref()
     }
 
-    /// Runs at once, on this thread and outside the queue, for the warm-up. Blocks.
+    /// Runs a recorded request at once, on this thread and outside the queue, for the warm-up. Blocks.
     ///
     /// # Errors
     /// Those of the model, and those for inputs of the wrong number or type.
     pub(crate) fn run_now(&self, index: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let queue = self.queue(index, inputs)?;
-        self.with_steps(index, inputs, |inputs| queue.warm(inputs, None))
+        self.with_steps(index, inputs, |inputs| queue.warm_on_record(inputs))
     }
 
     /// The same for a request that nobody waits for: the run is counted, and ends at `deadline`. Blocks.

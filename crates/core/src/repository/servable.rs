@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
+use super::samples;
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
 use super::traffic::is_cacheable;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
-    BatchQueue, BatchRunner, Batcher, ModelLimit, SignatureTraits, WORTH_SPLITTING,
+    BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, SignatureTraits, WORTH_SPLITTING,
 };
 use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
@@ -128,6 +129,7 @@ impl VersionLoad<'_> {
                 servable = self.load(1)?;
                 self.warm(&servable)?;
             }
+            samples::run(&servable);
         }
         if let Some(handlers) = handlers {
             let _ = servable.loaded.handlers.set(handlers);
@@ -184,11 +186,8 @@ impl VersionLoad<'_> {
         let limit = self.batcher.limit(self.model);
         limit.set(self.config.max_concurrent_requests);
         let queue = |(index, signature): (usize, &Signature)| {
-            let traits = SignatureTraits {
-                batchable: signature.is_batchable(),
-                read_only: signature.read_only,
-                waits: loaded.executable.waits(),
-            };
+            let waits = loaded.executable.waits();
+            let traits = SignatureTraits { waits, ..SignatureTraits::of(signature) };
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
@@ -270,9 +269,7 @@ impl Servable {
     /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
     /// the first request, and the batcher knows the run time.
     fn warm(&self) {
-        let LoadedVersion { signatures, chains, .. } = &*self.loaded;
-        for ((seen, chain), queue) in signatures.iter().zip(chains).zip(&self.queues) {
-            let signature = chain.as_ref().map_or(seen, |chain| chain.model_signature());
+        for (signature, queue) in self.model_queues() {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
@@ -393,6 +390,23 @@ impl Servable {
     #[must_use]
     pub fn batching(&self) -> &BatchConfig {
         &self.batching
+    }
+
+    /// Whether requests of signature number `index` are joined, and why; `None` if there is no such
+    /// signature.
+    #[must_use]
+    pub fn joining(&self, index: usize) -> Option<Joining> {
+        self.queues.get(index).map(BatchQueue::joining)
+    }
+
+    /// Its signatures with their queues, as the model has them: without pre- and post-processing.
+    pub(super) fn model_queues(&self) -> impl Iterator<Item = (&Signature, &BatchQueue)> {
+        let LoadedVersion { signatures, chains, .. } = &*self.loaded;
+        let own = signatures
+            .iter()
+            .zip(chains)
+            .map(|(seen, chain)| chain.as_ref().map_or(seen, |chain| chain.model_signature()));
+        own.zip(&self.queues)
     }
 
     /// Requests in its queues, waiting or running.

@@ -99,6 +99,8 @@ struct DrainBody {
 struct BatchingBody {
     /// `auto`, `on` or `off`.
     batching: Option<String>,
+    /// `auto` or `independent`.
+    rows: Option<String>,
     max_batch_size: Option<usize>,
     batch_timeout_micros: Option<u64>,
     max_enqueued_batches: Option<usize>,
@@ -300,8 +302,18 @@ impl BatchingBody {
                 return Err(Error::invalid(message));
             }
         };
+        let independent_rows = match self.rows.as_deref() {
+            None => now.independent_rows,
+            Some("auto") => false,
+            Some("independent") => true,
+            Some(other) => {
+                let message = format!("rows: {other:?} is not auto or independent");
+                return Err(Error::invalid(message));
+            }
+        };
         let own = BatchParameters {
             mode: Some(mode),
+            independent_rows: Some(independent_rows),
             max_batch_size: self.max_batch_size,
             batch_timeout_micros: self.batch_timeout_micros,
             max_enqueued_batches: self.max_enqueued_batches,

@@ -8,6 +8,7 @@ use super::status::{ModelView, VersionView, in_millis, millis};
 use super::{ConsoleClient, ConsoleState, add_read, no_model, reply, text};
 use crate::sample::dims;
 use tensorserve_auth::Permission;
+use tensorserve_core::batch::Joining;
 use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
 use tensorserve_protocol::RouteGroup;
@@ -78,6 +79,8 @@ struct WarmUpView {
 struct BatchingView {
     /// `off`, `auto` or `on`.
     batching: &'static str,
+    /// `auto`, or `independent` if the operator says so.
+    rows: &'static str,
     max_batch_size: usize,
     batch_timeout_micros: u64,
     max_enqueued_batches: usize,
@@ -94,8 +97,18 @@ struct SignatureView {
     method: String,
     inputs: Vec<TensorView>,
     outputs: Vec<TensorView>,
+    joining: Option<JoiningView>,
     /// A request that it accepts.
     example: Option<SampleView>,
+}
+
+/// Whether requests of a signature run together as a batch.
+#[derive(Serialize, JsonSchema)]
+struct JoiningView {
+    /// Whether they may.
+    joins: bool,
+    /// The reason.
+    why: String,
 }
 
 /// The data of a request.
@@ -160,12 +173,13 @@ impl VersionDetail {
                 signatures,
             };
         };
+        let view = |(index, signature)| SignatureView::new(signature, handle.joining(index));
         VersionDetail {
             version,
             path: is_admin.then(|| handle.folder().to_string_lossy().into_owned()),
             warm_up: Some(WarmUpView::new(handle)),
             batching: Some(BatchingView::new(handle.batching())),
-            signatures: handle.signatures().iter().map(SignatureView::new).collect(),
+            signatures: (0..).zip(handle.signatures()).map(view).collect(),
         }
     }
 }
@@ -214,6 +228,7 @@ impl BatchingView {
                 BatchMode::Auto => "auto",
                 BatchMode::On => "on",
             },
+            rows: if config.independent_rows { "independent" } else { "auto" },
             max_batch_size: config.max_batch_size,
             batch_timeout_micros: u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX),
             max_enqueued_batches: config.max_enqueued_batches,
@@ -226,7 +241,7 @@ impl BatchingView {
 }
 
 impl SignatureView {
-    fn new(signature: &Signature) -> Self {
+    fn new(signature: &Signature, joining: Option<Joining>) -> Self {
         let mut inputs: Vec<TensorView> = signature.inputs.iter().map(TensorView::new).collect();
         for (view, spec) in inputs.iter_mut().zip(&signature.inputs) {
             view.kind = Some(match spec.dtype() {
@@ -241,6 +256,7 @@ impl SignatureView {
             method: signature.method_name.clone(),
             inputs,
             outputs: signature.outputs.iter().map(TensorView::new).collect(),
+            joining: joining.map(|Joining { joins, why }| JoiningView { joins, why }),
             example: sample(signature).map(|data| SampleView { data }),
         }
     }

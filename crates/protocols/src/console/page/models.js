@@ -293,9 +293,11 @@ function signatureTable(signature) {
 			el("td.code", shape(tensor.shape)),
 			el("td.code.faint", tensor.tensor ?? ""),
 		);
+	const { joining } = signature;
 	return el(
 		"div.scroll",
 		{ tabindex: 0, role: "region", "aria-label": `Signature ${signature.name}` },
+		joining && el("p.faint", `Requests are ${joining.joins ? "" : "not "}joined: ${joining.why}`),
 		el(
 			"table.signature",
 			el("caption", el("span.code", signature.name), el("span.faint", ` ${signature.method ?? ""}`)),

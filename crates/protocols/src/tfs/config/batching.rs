@@ -54,6 +54,7 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
             "max_execution_batch_size",
             parameters.max_execution_batch_size.filter(|&size| size != 0),
         )?,
+        independent_rows: None,
     };
     Ok((settings, count("num_batch_threads", parameters.num_batch_threads)?))
 }

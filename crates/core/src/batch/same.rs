@@ -1,0 +1,122 @@
+//! Whether two lists of outputs are equal except for rounding.
+
+use half::{bf16, f16};
+
+use tensorserve_tensor::{DType, Tensor};
+
+/// How much outputs may differ and still be equal, as a fraction of the largest finite magnitude in
+/// that output. Integers, booleans, complex numbers and strings must be equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tolerance {
+    /// Those of one request, alone and in a batch: kernels add up in another order for another
+    /// number of rows. Some tens of units in the last place; for 2-byte floats, which are mostly
+    /// computed as floats of 4 bytes and rounded at the end, five.
+    Batches,
+    /// Those of two versions of a model.
+    Versions,
+}
+
+impl Tolerance {
+    fn of(self, dtype: DType) -> f64 {
+        match (self, dtype) {
+            (Tolerance::Batches, DType::BFloat16) => 4e-2,
+            (Tolerance::Batches, DType::Half) => 5e-3,
+            // Many doubles are results of type float, cast at the end.
+            (Tolerance::Batches, _) => 1e-5,
+            (Tolerance::Versions, DType::BFloat16 | DType::Half) => 2e-2,
+            (Tolerance::Versions, _) => 1e-3,
+        }
+    }
+}
+
+/// Whether the outputs `b` are those of `a` except for rounding.
+pub(crate) fn same_outputs(a: &[Tensor], b: &[Tensor], tolerance: Tolerance) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b, tolerance))
+}
+
+fn same_tensor(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return false;
+    }
+    if let (Some(a), Some(b)) = (a.strings(), b.strings()) {
+        return a.iter().eq(b.iter());
+    }
+    if a.bytes() == b.bytes() {
+        return true;
+    }
+    match (floats(a), floats(b)) {
+        (Some(x), Some(y)) => close(&x, &y, tolerance.of(a.dtype())),
+        _ => false,
+    }
+}
+
+/// The elements of a real floating-point tensor.
+fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+    let halves = || tensor.bytes().as_chunks::<2>().0.iter();
+    match tensor.dtype() {
+        DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
+        DType::Double => Some(tensor.values::<f64>()?.to_vec()),
+        DType::Half => Some(halves().map(|&b| f16::from_ne_bytes(b).to_f64()).collect()),
+        DType::BFloat16 => Some(halves().map(|&b| bf16::from_ne_bytes(b).to_f64()).collect()),
+        DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => None,
+    }
+}
+
+fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
+    let finite = a.iter().filter(|x| x.is_finite());
+    let allowed = tolerance * finite.fold(0f64, |most, x| most.max(x.abs()));
+    let near =
+        |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
+    a.len() == b.len() && a.iter().zip(b).all(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorserve_tensor::{Element, Shape, StringsBuilder, aligned_vec};
+
+    fn pair<T: Element>(first: T, second: T) -> Vec<Tensor> {
+        let mut values = aligned_vec(2);
+        values.push(first);
+        values.push(second);
+        vec![Tensor::from_vec(Shape::vector(2), values).expect("tensor")]
+    }
+
+    fn text(text: &str) -> Vec<Tensor> {
+        let mut builder = StringsBuilder::default();
+        builder.push(text.as_bytes());
+        vec![Tensor::from_strings(Shape::vector(1), builder).expect("tensor")]
+    }
+
+    #[test]
+    fn batches_may_differ_by_rounding_only() {
+        let same = |a: &[Tensor], b: &[Tensor]| same_outputs(a, b, Tolerance::Batches);
+        let float = |x: f32| pair(100.0, x);
+        assert!(same(&float(1.0), &float(1.000_9)));
+        assert!(!same(&float(1.0), &float(1.001_1)));
+        assert!(same(&pair(100.0, 1.0), &pair(100.0, 1.000_9)), "doubles");
+        assert!(same(&float(f32::NAN), &float(f32::NAN)));
+        assert!(!same(&float(1.0), &float(f32::NAN)));
+        assert!(!same(&pair(1i32, 2), &pair(1i32, 3)));
+        assert!(!same(&text("a"), &text("b")));
+        assert!(same(&text("a"), &text("a")));
+    }
+
+    #[test]
+    fn versions_may_differ_more() {
+        let (a, b) = (pair(100f32, 1.0), pair(100f32, 1.09));
+        assert!(same_outputs(&a, &b, Tolerance::Versions));
+        assert!(!same_outputs(&a, &b, Tolerance::Batches));
+    }
+}

@@ -1,0 +1,43 @@
+//! Runs of samples of requests before a version is ready, alone and together, to find out whether
+//! outputs depend on the other requests of a batch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::servable::Servable;
+use tensorserve_os as os;
+use tensorserve_platform::synthetic_samples;
+
+/// The samples of one signature may take so long.
+const SAMPLE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Those of all signatures of a version may.
+const VERSION_LIMIT: Duration = Duration::from_secs(4);
+
+/// Runs samples of all signatures whose requests are joined, on a thread of low priority: requests to
+/// other versions come first. Blocks until they have run.
+pub(super) fn run(servable: &Servable) {
+    let end = Instant::now() + VERSION_LIMIT;
+    let work = || {
+        os::lower_priority();
+        for (signature, queue) in servable.model_queues() {
+            if queue.takes_samples() {
+                let end = end.min(Instant::now() + SAMPLE_LIMIT);
+                queue.run_samples(synthetic_samples(signature), end);
+            }
+        }
+    };
+    if !servable.model_queues().any(|(_, queue)| queue.takes_samples()) {
+        return;
+    }
+    thread::scope(|scope| {
+        let work = || catch_unwind(AssertUnwindSafe(work));
+        let named = thread::Builder::new().name("load samples".to_owned());
+        let outcome = named.spawn_scoped(scope, work).map(thread::ScopedJoinHandle::join);
+        if !matches!(outcome, Ok(Ok(Ok(())))) {
+            let (model, version) = (servable.model(), servable.version());
+            log::warn!("{model} version {version}: samples of requests could not be run");
+        }
+    });
+}
