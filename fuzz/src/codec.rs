@@ -5,10 +5,12 @@ use std::str;
 use flate2::Crc;
 use serde_json::Value;
 use tensorserve_codec::base64::Alphabet;
+use tensorserve_codec::csv::{CsvReader, Dialect};
 use tensorserve_codec::json::dump::dump;
 use tensorserve_codec::json::read::{ReadOptions, TensorReader};
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_codec::table::Header;
 use tensorserve_codec::{base64 as codec_base64, cast, csv as codec_csv, npy as codec_npy, table};
 use tensorserve_codec::{event_stream as aws, tfrecord as records};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
@@ -165,24 +167,30 @@ pub fn npy(input: &[u8]) {
 /// Fields, and numbers, which are the same in both readers. The first byte selects a type.
 pub fn csv(input: &[u8]) {
     let Some((first, text)) = selected(input) else { return };
+    let (rows, fields) = csv_size(text, Dialect::Container).expect("quotes may be open");
+    let plain = csv_size(text, Dialect::Rfc4180);
+    csv_tables(text);
+    let dtype = DTYPES[first % DTYPES.len()];
+    let Some(tensor) = codec_csv::numbers(text, dtype, MAX_TENSOR_BYTES) else { return };
+    let columns = tensor.shape().dims().get(1).copied().unwrap_or(1);
+    assert_eq!((tensor.rows(), columns * rows as i64), (Some(rows), fields as i64));
+    assert_eq!(plain, Some((rows, fields)));
+}
+
+/// The records and fields of a text; `None` if a quote is open.
+fn csv_size(text: &[u8], dialect: Dialect) -> Option<(usize, usize)> {
     let (mut rows, mut fields, mut bytes) = (0, 0, 0);
-    let mut field = Vec::new();
-    for line in codec_csv::lines(text) {
+    let mut reader = CsvReader::new(text, dialect);
+    while reader.next_record().ok()? {
         rows += 1;
-        let mut rest = Some(line);
-        while let Some(line) = rest {
-            rest = codec_csv::field(line, &mut field);
-            let _ = codec_csv::kind(&field);
+        while let Some(field) = reader.next_field().ok()? {
+            let _ = codec_csv::kind(field);
             fields += 1;
             bytes += field.len();
         }
     }
     assert!(bytes <= text.len() && fields <= text.len() + 1, "{fields} fields of {bytes} bytes");
-    csv_tables(text);
-    let dtype = DTYPES[first % DTYPES.len()];
-    let Some(tensor) = codec_csv::numbers(text, dtype, MAX_TENSOR_BYTES) else { return };
-    let columns = tensor.shape().dims().get(1).copied().unwrap_or(1);
-    assert_eq!((tensor.rows(), columns * rows), (usize::try_from(rows).ok(), fields as i64));
+    Some((rows, fields))
 }
 
 /// All columns of a table have as many rows, and a matrix has as many fields in each.
@@ -191,11 +199,11 @@ fn csv_tables(text: &[u8]) {
     let columns = vec![spec("a", DType::Double, &[-1]), spec("b", DType::String, &[-1])];
     let mut columns = Signature::only(columns, Vec::new());
     columns.unused_columns.push("c".to_owned());
-    if let Ok(tensors) = table::read(text, &columns, MAX_TENSOR_BYTES) {
+    if let Ok(tensors) = table::read(text, &columns, Header::Auto, MAX_TENSOR_BYTES) {
         assert_eq!((tensors.len(), tensors[0].rows()), (2, tensors[1].rows()));
     }
     let matrix = Signature::only(vec![spec("x", DType::Float, &[-1, 3])], Vec::new());
-    if let Ok(tensors) = table::read(text, &matrix, MAX_TENSOR_BYTES) {
+    if let Ok(tensors) = table::read(text, &matrix, Header::Auto, MAX_TENSOR_BYTES) {
         assert_eq!(tensors[0].shape().dims().len(), 2);
     }
 }

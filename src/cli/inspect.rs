@@ -329,6 +329,7 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
         sparse: info.get("coo_sparse").map(coo_sparse),
         takes_missing: false,
         quantization: None,
+        column_names: Vec::new(),
     }
 }
 

@@ -35,6 +35,7 @@ mod clients;
 mod console;
 mod console_admin;
 mod containers;
+mod csv_reports;
 mod deadlines;
 mod digits;
 mod entry_points;

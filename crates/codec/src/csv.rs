@@ -1,13 +1,295 @@
-//! Comma-separated values, as SageMaker's containers read them: the text is split at line breaks,
-//! lines are trimmed, and blank lines are skipped. A quote anywhere starts or ends a quoted part, in
-//! which commas are text and two quotes stand for one. A field cannot span lines, and no line is a
-//! header.
+//! Comma-separated values: the one reader of them, of two dialects.
+//!
+//! [`Dialect::Rfc4180`] is RFC 4180 with the habits of pandas. [`Dialect::Container`] is what SageMaker's
+//! containers make of a body; their clients rely on it to the byte.
 
 use crate::json::number::Number;
 use crate::json::scan::Cursor;
 use crate::json::{Scalar, expected_numbers};
 use tensorserve_tensor::budget::Meter;
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
+
+/// What quotes, blanks and line breaks mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// A quote at the start of a field opens it; in it are commas, line breaks and quotes, which are doubled.
+    /// Any other quote and all blanks are text. Lines of blanks are skipped. A carriage return ends a line,
+    /// too.
+    Rfc4180,
+    /// The text is split at line feeds, lines are trimmed, and those without text are skipped. A quote anywhere
+    /// starts or ends a quoted part, in which commas are text and two quotes stand for one. A field cannot span
+    /// lines.
+    Container,
+}
+
+/// Reads records, field by field:
+///
+/// ```text
+/// while reader.next_record()? {
+///     while let Some(field) = reader.next_field()? { … }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct CsvReader<'t> {
+    dialect: Dialect,
+    /// What has not been read of the record; of [`Dialect::Rfc4180`], of the text.
+    rest: &'t [u8],
+    /// The lines after that of the record, of [`Dialect::Container`].
+    behind: &'t [u8],
+    /// Whether the record has another field.
+    is_open: bool,
+    /// The number of the line at `rest`, from 1.
+    line: usize,
+    /// The number of the line at which the record starts.
+    record_line: usize,
+    /// A field that had quotes.
+    field: Vec<u8>,
+}
+
+impl<'t> CsvReader<'t> {
+    /// A reader of `text`, which may start with a byte order mark.
+    #[must_use]
+    pub fn new(text: &'t [u8], dialect: Dialect) -> Self {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let (rest, behind): (&[u8], &[u8]) = match dialect {
+            Dialect::Rfc4180 => (text, &[]),
+            Dialect::Container => (&[], text),
+        };
+        CsvReader {
+            dialect,
+            rest,
+            behind,
+            is_open: false,
+            line: 1,
+            record_line: 1,
+            field: Vec::new(),
+        }
+    }
+
+    /// A reader of the fields of one record of [`Dialect::Container`], which another reader has found: line breaks
+    /// are text.
+    #[must_use]
+    pub fn of_record(record: &'t [u8]) -> Self {
+        CsvReader { rest: record, is_open: true, ..CsvReader::new(&[], Dialect::Container) }
+    }
+
+    /// The next field of the record as it is written, with its quotes; `None` at its end.
+    ///
+    /// # Errors
+    /// As [`CsvReader::next_field`].
+    pub fn next_raw_field(&mut self) -> Result<Option<&'t [u8]>> {
+        let before = self.rest;
+        if self.next_field()?.is_none() {
+            return Ok(None);
+        }
+        // Behind a field that is not the last one is its comma.
+        let length = match self.is_open {
+            true => before.len().saturating_sub(self.rest.len() + 1),
+            false => before.len(),
+        };
+        Ok(before.get(..length))
+    }
+
+    /// Goes to the next record with text; false at the end of the text.
+    ///
+    /// # Errors
+    /// If what is left of this record has an open quote.
+    pub fn next_record(&mut self) -> Result<bool> {
+        while self.is_open {
+            self.next_field()?;
+        }
+        self.is_open = match self.dialect {
+            Dialect::Rfc4180 => self.skip_blank_lines(),
+            Dialect::Container => self.next_line(),
+        };
+        Ok(self.is_open)
+    }
+
+    /// The next field of the record; `None` at its end.
+    ///
+    /// # Errors
+    /// If it has a quote that nothing closes.
+    pub fn next_field(&mut self) -> Result<Option<&[u8]>> {
+        if !self.is_open {
+            return Ok(None);
+        }
+        if self.dialect == Dialect::Container {
+            return Ok(Some(self.field_of_line()));
+        }
+        if self.rest.first() == Some(&b'"') {
+            return self.quoted_field().map(Some);
+        }
+        Ok(Some(self.take_to_end()))
+    }
+
+    /// The number of the line at which the record starts, from 1.
+    #[must_use]
+    pub fn record_line(&self) -> usize {
+        self.record_line
+    }
+
+    /// The text after the record.
+    ///
+    /// # Errors
+    /// If the record has an open quote.
+    pub fn after_record(mut self) -> Result<&'t [u8]> {
+        while self.is_open {
+            self.next_field()?;
+        }
+        Ok(match self.dialect {
+            Dialect::Rfc4180 => self.rest,
+            Dialect::Container => self.behind,
+        })
+    }
+
+    fn skip_blank_lines(&mut self) -> bool {
+        loop {
+            let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
+            let Some(at) = self.rest.iter().position(is_text) else {
+                return false;
+            };
+            if !matches!(self.rest.get(at), Some(b'\n' | b'\r')) {
+                self.record_line = self.line;
+                return true;
+            }
+            self.end_field(at);
+        }
+    }
+
+    fn next_line(&mut self) -> bool {
+        while !self.behind.is_empty() {
+            let end = memchr::memchr(b'\n', self.behind);
+            let (line, behind) = match end {
+                Some(end) => self.behind.split_at_checked(end).unwrap_or_default(),
+                None => (self.behind, &[][..]),
+            };
+            self.rest = line.trim_ascii();
+            self.behind = behind.get(1..).unwrap_or_default();
+            self.record_line = self.line;
+            self.line += 1;
+            if !self.rest.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The text up to the end of the field.
+    fn take_to_end(&mut self) -> &'t [u8] {
+        let rest = self.rest;
+        let end = memchr::memchr3(b',', b'\n', b'\r', rest).unwrap_or(rest.len());
+        self.end_field(end);
+        rest.get(..end).unwrap_or_default()
+    }
+
+    /// Goes behind what ends the field at `end`: a comma, a line break, or the end of the text.
+    fn end_field(&mut self, end: usize) {
+        let (length, is_open) = match self.rest.get(end..).unwrap_or_default() {
+            [b',', ..] => (1, true),
+            [b'\r', b'\n', ..] => (2, false),
+            [_, ..] => (1, false),
+            [] => (0, false),
+        };
+        self.is_open = is_open;
+        self.line += usize::from(!is_open && length > 0);
+        self.rest = self.rest.get(end + length..).unwrap_or_default();
+    }
+
+    /// The field that the quote at `rest` opens. What follows the closing quote is text as it is.
+    fn quoted_field(&mut self) -> Result<&[u8]> {
+        let opened = self.line;
+        self.field.clear();
+        let mut rest = self.rest.get(1..).unwrap_or_default();
+        loop {
+            let Some(end) = memchr::memchr(b'"', rest) else {
+                self.is_open = false;
+                self.rest = &[];
+                return Err(Error::invalid(format!(
+                    "the quote that opens a field in line {opened} is not closed"
+                )));
+            };
+            let (text, after) = rest.split_at_checked(end).unwrap_or_default();
+            self.field.extend_from_slice(text);
+            self.line += memchr::memchr_iter(b'\n', text).count();
+            rest = after.get(1..).unwrap_or_default();
+            if rest.first() != Some(&b'"') {
+                break;
+            }
+            self.field.push(b'"');
+            rest = rest.get(1..).unwrap_or_default();
+        }
+        self.rest = rest;
+        let tail = self.take_to_end();
+        self.field.extend_from_slice(tail);
+        Ok(&self.field)
+    }
+
+    /// The first field of a line of [`Dialect::Container`].
+    fn field_of_line(&mut self) -> &[u8] {
+        self.field.clear();
+        let mut is_quoted = false;
+        loop {
+            let rest = self.rest;
+            let stop = match is_quoted {
+                true => memchr::memchr(b'"', rest),
+                false => memchr::memchr2(b'"', b',', rest),
+            };
+            let (text, after) =
+                rest.split_at_checked(stop.unwrap_or(rest.len())).unwrap_or_default();
+            self.field.extend_from_slice(text);
+            match (after, is_quoted) {
+                ([b',', next @ ..], _) => {
+                    self.rest = next;
+                    break;
+                }
+                ([b'"', b'"', next @ ..], true) => {
+                    self.field.push(b'"');
+                    self.rest = next;
+                }
+                ([_, next @ ..], _) => {
+                    is_quoted = !is_quoted;
+                    self.rest = next;
+                }
+                ([], _) => {
+                    self.rest = &[];
+                    self.is_open = false;
+                    break;
+                }
+            }
+        }
+        &self.field
+    }
+}
+
+/// The fields that pandas takes for missing values, in the order of their bytes.
+const MISSING: [&[u8]; 19] = [
+    b"",
+    b"#N/A",
+    b"#N/A N/A",
+    b"#NA",
+    b"-1.#IND",
+    b"-1.#QNAN",
+    b"-NaN",
+    b"-nan",
+    b"1.#IND",
+    b"1.#QNAN",
+    b"<NA>",
+    b"N/A",
+    b"NA",
+    b"NULL",
+    b"NaN",
+    b"None",
+    b"n/a",
+    b"nan",
+    b"null",
+];
+
+/// Whether pandas takes a field for a missing value.
+#[must_use]
+pub fn is_missing(field: &[u8]) -> bool {
+    field.len() <= 8 && MISSING.binary_search(&field).is_ok()
+}
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,39 +298,6 @@ pub enum Field<'f> {
     Number(&'f [u8]),
     /// Anything else.
     Text,
-}
-
-/// The non-blank lines, trimmed, without a byte order mark.
-pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    lines.filter(|line| !line.is_empty())
-}
-
-/// Reads the first field of `line` into `field`, and returns the text after its comma; `None` if it
-/// is the last field.
-pub fn field<'l>(line: &'l [u8], field: &mut Vec<u8>) -> Option<&'l [u8]> {
-    field.clear();
-    let mut rest = line;
-    let mut is_quoted = false;
-    loop {
-        let stop =
-            if is_quoted { memchr::memchr(b'"', rest) } else { memchr::memchr2(b'"', b',', rest) };
-        let (text, after) = rest.split_at_checked(stop.unwrap_or(rest.len()))?;
-        field.extend_from_slice(text);
-        match (after, is_quoted) {
-            ([b',', next @ ..], _) => return Some(next),
-            ([b'"', b'"', next @ ..], true) => {
-                field.push(b'"');
-                rest = next;
-            }
-            ([_, next @ ..], _) => {
-                is_quoted = !is_quoted;
-                rest = next;
-            }
-            ([], _) => return None,
-        }
-    }
 }
 
 /// The type of `field`.
@@ -185,19 +434,26 @@ fn skip_spaces(cursor: &mut Cursor) {
 mod tests {
     use super::*;
 
-    fn fields(line: &str) -> Vec<String> {
+    fn records(text: &str, dialect: Dialect) -> Result<Vec<(usize, Vec<String>)>> {
+        let mut reader = CsvReader::new(text.as_bytes(), dialect);
         let mut all = Vec::new();
-        let mut rest = Some(line.as_bytes());
-        let mut one = Vec::new();
-        while let Some(text) = rest {
-            rest = field(text, &mut one);
-            all.push(String::from_utf8(one.clone()).expect("text"));
+        while reader.next_record()? {
+            let mut record = Vec::new();
+            while let Some(field) = reader.next_field()? {
+                record.push(String::from_utf8_lossy(field).into_owned());
+            }
+            all.push((reader.record_line(), record));
         }
-        all
+        Ok(all)
+    }
+
+    fn fields(line: &str) -> Vec<String> {
+        let mut all = records(line, Dialect::Container).expect("no error");
+        all.pop().expect("a record").1
     }
 
     #[test]
-    fn quotes_hold_commas_and_quotes() {
+    fn quotes_of_the_container_are_anywhere() {
         assert_eq!(fields("a,b"), ["a", "b"]);
         assert_eq!(fields("1,,"), ["1", "", ""]);
         assert_eq!(fields(r#""a,b",c"#), ["a,b", "c"]);
@@ -207,7 +463,43 @@ mod tests {
         assert_eq!(fields(r#""""",1"#), ["\"", "1"]);
         assert_eq!(fields(r#""",x"#), ["", "x"]);
         assert_eq!(fields(r#""open,1"#), ["open,1"]);
-        assert_eq!(fields(""), [""]);
+        let text = "\u{feff}1,2\r\n\r\n  3,4  \n\n";
+        let all = records(text, Dialect::Container).expect("no error");
+        let of = |line, a: &str, b: &str| (line, vec![a.to_owned(), b.to_owned()]);
+        assert_eq!(all, [of(1, "1", "2"), of(3, "3", "4")]);
+    }
+
+    /// As `pandas.read_csv` of pandas 3.1 reads them.
+    #[test]
+    fn quotes_of_rfc_4180_are_around_fields() {
+        let of = |text: &str| records(text, Dialect::Rfc4180);
+        let one = |text: &str| {
+            let mut all = of(text).expect("no error");
+            assert_eq!(all.len(), 1, "{text}");
+            all.pop().expect("a record").1
+        };
+        assert_eq!(one("a,b"), ["a", "b"]);
+        assert_eq!(one("1,,\n"), ["1", "", ""]);
+        assert_eq!(one(" a , b \r\n"), [" a ", " b "]);
+        assert_eq!(one("\"a,b\",c"), ["a,b", "c"]);
+        assert_eq!(one("\"a\"\"b\",\"\"\"\",\"\""), ["a\"b", "\"", ""]);
+        assert_eq!(one("a\"b,c\"d, \"e\""), ["a\"b", "c\"d", " \"e\""]);
+        assert_eq!(one("\"a\"b\"c\",d"), ["ab\"c\"", "d"]);
+        assert_eq!(one("\u{feff}\"a\""), ["a"]);
+        let all = of(" \n\"a\nb\",1\r\t\r\n\"\r\n\"\n\nc,2").expect("no error");
+        let lines: Vec<usize> = all.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 5, 8]);
+        assert_eq!((all[0].1[0].as_str(), all[1].1[0].as_str()), ("a\nb", "\r\n"));
+        assert_eq!(of(" \n\n  ").expect("no error"), []);
+        let error = of("a\n\"x\"\"\n1,\n").expect_err("an open quote");
+        assert_eq!(error.message(), "the quote that opens a field in line 2 is not closed");
+    }
+
+    #[test]
+    fn what_follows_a_record_is_told() {
+        let mut reader = CsvReader::new(b"\n\"a\nb\",c\r\n1,2\n", Dialect::Rfc4180);
+        assert!(reader.next_record().expect("no error"));
+        assert_eq!(reader.after_record().expect("no error"), b"1,2\n");
     }
 
     #[test]
@@ -239,11 +531,5 @@ mod tests {
         assert!(numbers(b"1.5", DType::Int32, 100).is_none());
         assert!(numbers(b"1,2,3", DType::Int64, 23).is_none());
         assert!(numbers(b"1,2,3", DType::Int64, 24).is_some());
-    }
-
-    #[test]
-    fn blank_lines_are_no_rows() {
-        let text = b"\xef\xbb\xbf1,2\r\n\r\n  3,4  \n\n";
-        assert_eq!(lines(text).collect::<Vec<_>>(), [&b"1,2"[..], b"3,4"]);
     }
 }

@@ -148,6 +148,7 @@ fn read_top_k(table: &mut StepTable, spec: &mut TensorSpec) -> Result<(usize, Te
         sparse: None,
         takes_missing: false,
         quantization: None,
+        column_names: Vec::new(),
     };
     Ok((k, indices))
 }

@@ -58,6 +58,7 @@ fn spec(alias: &str, dtype: DType, dims: &[i64]) -> TensorSpec {
         sparse: None,
         takes_missing: false,
         quantization: None,
+        column_names: Vec::new(),
     }
 }
 

@@ -136,6 +136,7 @@ mod tests {
             sparse: None,
             takes_missing: false,
             quantization: None,
+            column_names: Vec::new(),
         }
     }
 

@@ -42,19 +42,8 @@ impl Signature {
     /// of them.
     #[must_use]
     pub fn instead_of(&self, name: &[u8]) -> String {
-        let mut text = "its inputs are ".to_owned();
-        for (at, spec) in self.inputs.iter().take(MOST_LISTED).enumerate() {
-            let separator = if at == 0 { "" } else { ", " };
-            let _ = write!(text, "{separator}{}", shown(spec.alias.as_bytes()));
-        }
-        let more = self.inputs.len().saturating_sub(MOST_LISTED);
-        if more > 0 {
-            let _ = write!(text, " and {more} more");
-        }
-        if let Some((near, _)) = self.nearest(name) {
-            let _ = write!(text, "; did you mean {}?", shown(near.as_bytes()));
-        }
-        text
+        let inputs = self.inputs.iter().map(|spec| spec.alias.as_str());
+        list("inputs", inputs, self.nearest(name))
     }
 
     /// The input or the unused column that is nearest to `name`, if one is near, and its distance.
@@ -64,6 +53,36 @@ impl Signature {
         let unused = self.unused_columns.iter().map(String::as_str);
         nearest(std::str::from_utf8(name).ok()?, inputs.chain(unused))
     }
+}
+
+/// What to say of a column `name` of a matrix whose columns have the names `columns`: these, and the nearest of
+/// them.
+#[must_use]
+pub fn instead_of_column(name: &[u8], columns: &[String]) -> String {
+    let names = || columns.iter().map(String::as_str);
+    let near = std::str::from_utf8(name).ok().and_then(|name| nearest(name, names()));
+    list("columns", names(), near)
+}
+
+/// The names that a model has, and the nearest of them.
+fn list<'k>(
+    kind: &str,
+    names: impl ExactSizeIterator<Item = &'k str>,
+    near: Option<(&str, usize)>,
+) -> String {
+    let mut text = format!("its {kind} are ");
+    let more = names.len().saturating_sub(MOST_LISTED);
+    for (at, name) in names.take(MOST_LISTED).enumerate() {
+        let separator = if at == 0 { "" } else { ", " };
+        let _ = write!(text, "{separator}{}", shown(name.as_bytes()));
+    }
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    if let Some((near, _)) = near {
+        let _ = write!(text, "; did you mean {}?", shown(near.as_bytes()));
+    }
+    text
 }
 
 /// The name of `known` that is nearest to `name`, of equally near ones the first, and their distance: 0 for

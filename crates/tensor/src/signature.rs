@@ -81,6 +81,9 @@ pub struct TensorSpec {
     pub takes_missing: bool,
     /// Which numbers its integers stand for, if the model is quantised.
     pub quantization: Option<Quantization>,
+    /// The names of the columns of a matrix, in their order, with empty ones for those that the model does not
+    /// know; no names if it knows none.
+    pub column_names: Vec<String>,
 }
 
 /// How integers stand for numbers: the number is `scale * (value - zero_point)`.
@@ -113,6 +116,7 @@ impl TensorSpec {
             sparse: None,
             takes_missing: false,
             quantization: None,
+            column_names: Vec::new(),
         }
     }
 
@@ -120,6 +124,25 @@ impl TensorSpec {
     #[must_use]
     pub fn with_missing_values(self) -> Self {
         TensorSpec { takes_missing: true, ..self }
+    }
+
+    /// The same spec of a matrix whose columns have these names.
+    #[must_use]
+    pub fn with_column_names(self, names: &[String]) -> Self {
+        TensorSpec { column_names: names.to_vec(), ..self }
+    }
+
+    /// The same spec of a matrix whose columns have these names, unless a library has made up all of them: each
+    /// is empty, or `prefix` and its number.
+    #[must_use]
+    pub fn with_given_column_names(self, names: &[String], prefix: &str) -> Self {
+        let is_made_up = |(at, name): (usize, &String)| {
+            name.is_empty() || name.strip_prefix(prefix) == Some(at.to_string().as_str())
+        };
+        match names.iter().enumerate().all(is_made_up) {
+            true => self,
+            false => self.with_column_names(names),
+        }
     }
 
     /// Whether it is a column of a table: one value for each row.

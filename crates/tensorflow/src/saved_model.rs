@@ -287,6 +287,7 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
         sparse,
         takes_missing: false,
         quantization: None,
+        column_names: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
 use crate::model::{Model, Payload, ResponseForm};
 use crate::rows::{Rows, one_line};
-use tensorserve_codec::csv;
+use tensorserve_codec::csv::{self, CsvReader};
 use tensorserve_codec::json::write;
 use tensorserve_records::join::RecordFormat;
 use tensorserve_records::split::{Chunk, Split};
@@ -441,15 +441,14 @@ impl BatchRunner {
             let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
             let record = self.job.shaping.input(record)?;
             text.extend_from_slice(if index == 0 { b"[" } else { b",[" });
-            let (mut rest, mut field, mut is_first) = (Some(&*record), Vec::new(), true);
-            while let Some(line) = rest {
-                rest = csv::field(line, &mut field);
+            let (mut reader, mut is_first) = (CsvReader::of_record(&record), true);
+            while let Some(field) = reader.next_field()? {
                 if !std::mem::take(&mut is_first) {
                     text.push(b',');
                 }
-                match csv::kind(&field) {
+                match csv::kind(field) {
                     csv::Field::Number(number) => text.extend_from_slice(number),
-                    csv::Field::Text => write::string(&field, &mut text),
+                    csv::Field::Text => write::string(field, &mut text),
                 }
             }
             text.push(b']');

@@ -298,6 +298,7 @@ fn spec(alias: &str, dtype: DType, rank: usize) -> TensorSpec {
         sparse: None,
         takes_missing: false,
         quantization: None,
+        column_names: Vec::new(),
     }
 }
 

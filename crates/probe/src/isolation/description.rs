@@ -60,6 +60,7 @@ struct SpecDescription {
     takes_missing: bool,
     /// Scale and zero point.
     quantization: Option<(f32, i64)>,
+    column_names: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -188,6 +189,7 @@ impl SpecDescription {
             sparse: sparse.map(|names| [names.values, names.indices, names.dense_shape]),
             takes_missing: spec.takes_missing,
             quantization: spec.quantization.map(|it| (it.scale, it.zero_point)),
+            column_names: spec.column_names.clone(),
         }
     }
 
@@ -211,6 +213,7 @@ impl SpecDescription {
             quantization: self
                 .quantization
                 .map(|(scale, zero_point)| Quantization { scale, zero_point }),
+            column_names: self.column_names.clone(),
         }
     }
 }

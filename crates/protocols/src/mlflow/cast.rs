@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::node::Node;
 use tensorserve_codec::base64::{self, Alphabet};
+use tensorserve_codec::json::float;
 use tensorserve_mlflow::schema::ColumnType;
 
 /// A type that a signature declares.
@@ -117,7 +118,9 @@ impl ValueType {
             }
             ValueType::Bool => Node::Bool(truth(value)),
             ValueType::Binary => Node::Text(Cow::Owned(bytes(value)?)),
-            ValueType::Text | ValueType::List(_) | ValueType::Any => return Ok(()),
+            ValueType::Text if matches!(value, Node::Text(_)) => return Ok(()),
+            ValueType::Text => Node::Text(Cow::Owned(text(value)?)),
+            ValueType::List(_) | ValueType::Any => return Ok(()),
         };
         Ok(())
     }
@@ -173,6 +176,26 @@ fn truth(value: &Node<'_>) -> bool {
         Node::List(list) => !list.is_empty(),
         Node::Object(members) => !members.is_empty(),
     }
+}
+
+/// The text that NumPy makes of a value, as Python's `str`.
+fn text(value: &Node<'_>) -> Result<Vec<u8>, String> {
+    Ok(match value {
+        Node::Null => b"None".to_vec(),
+        Node::Bool(bool) => if *bool { "True" } else { "False" }.into(),
+        Node::Int(number) => number.to_string().into_bytes(),
+        Node::Float(number) if number.is_finite() => {
+            let mut text = Vec::new();
+            float::python(*number, &mut text);
+            text
+        }
+        // `nan`, `inf`, `-inf`.
+        Node::Float(number) => number.to_string().to_lowercase().into_bytes(),
+        Node::Text(text) => text.to_vec(),
+        Node::List(_) | Node::Object(_) => {
+            return Err(format!("a value of type {} is not text", value.type_name()));
+        }
+    })
 }
 
 /// The bytes of base64.

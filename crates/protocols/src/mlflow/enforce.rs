@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::cast::ValueType;
+use super::csv::csv_error;
 use super::fault;
 use super::node::Node;
 use super::payload::Payload;
-use super::table::{ColumnName, Table, TableColumn, csv_error, reserve_values};
+use super::table::{ColumnName, Table, TableColumn, reserve_values};
 use tensorserve_mlflow::schema::{Column, ColumnType, InputSchema, TensorInput};
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
@@ -262,7 +263,11 @@ fn enforce_columns<'a>(
         let Some((name, mut values)) = taken else {
             continue;
         };
-        let to = ValueType::of_column(&column.dtype);
+        let to = match (ValueType::of_column(&column.dtype), kind) {
+            // The columns of data frames are of objects; those of CSV are typed.
+            (ValueType::Text, PayloadKind::Table) | (_, PayloadKind::Csv) => ValueType::Any,
+            (to, _) => to,
+        };
         for value in &mut values {
             to.convert(value).map_err(|why| not_converted(&name, &to, &why, kind))?;
         }
@@ -354,7 +359,10 @@ fn enforce_array<'a>(
     let Some(tensor) = tensors.first() else {
         return without_schema(payload);
     };
-    let to = ValueType::of_numpy(&tensor.dtype);
+    let to = match kind {
+        PayloadKind::Csv => ValueType::Any,
+        PayloadKind::Table | PayloadKind::Other => ValueType::of_numpy(&tensor.dtype),
+    };
     let mut table = match payload {
         Payload::Array(node) => {
             let array = NodeArray::of(node)?.cast(&to)?.check_shape(&tensor.shape)?;
@@ -438,7 +446,10 @@ fn reshaped_column<'a>(
     kind: PayloadKind,
 ) -> Result<NodeArray<'a>> {
     let shape = &tensor.shape;
-    let to = ValueType::of_numpy(&tensor.dtype);
+    let to = match kind {
+        PayloadKind::Csv => ValueType::Any,
+        PayloadKind::Table | PayloadKind::Other => ValueType::of_numpy(&tensor.dtype),
+    };
     if values.iter().all(Node::is_scalar) && !matches!(shape[..], [-1] | [-1, 1]) {
         return Err(fault::schema(format_args!(
             "The input pandas dataframe column '{}' contains scalar values, which requires the shape \

@@ -3,7 +3,7 @@
 //! [`invoke`] answers `POST /invocations`, which [`crate::sagemaker`] has too and passes on by the
 //! model. [`Mlflow`] adds `/version` and `/health`.
 //!
-//! * [`payload`] reads the forms of requests, as [`node`]s and [`table`]s;
+//! * [`payload`] reads the forms of requests, as [`node`]s and [`table`]s, [`csv`] those of CSV;
 //! * [`enforce`] applies the model's signature, with the conversions of [`cast`];
 //! * [`inputs`] makes tensors, [`outputs`] writes predictions, [`fault`] errors.
 //!
@@ -29,6 +29,7 @@ use tensorserve_protocol::{ALLOW, Host, JSON, Methods, Protocol, Reply, RequestH
 use tensorserve_tensor::error::{Error, Result};
 
 mod cast;
+mod csv;
 mod enforce;
 mod fault;
 mod inputs;
@@ -276,7 +277,8 @@ type Parts<'a> = (Payload<'a>, PayloadKind, Option<Node<'a>>);
 /// The data and the parameters of a body.
 fn read<'a>(format: BodyType, body: &'a [u8], model: &MlflowModel) -> Result<Parts<'a>> {
     if format == BodyType::Csv {
-        return Ok((Payload::Table(Table::of_csv(body)?), PayloadKind::Csv, None));
+        let table = csv::read(body, model.signature.inputs.as_ref())?;
+        return Ok((Payload::Table(table), PayloadKind::Csv, None));
     }
     let JsonRequest { payload, params } = payload::read(body, model.signature.inputs.as_ref())?;
     let kind = match payload {

@@ -1,13 +1,11 @@
 //! Tables of a request: the form of `pandas.DataFrame`, by columns.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::fault;
 use super::node::Node;
-use tensorserve_codec::csv;
-use tensorserve_tensor::budget::{self, Meter};
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::Result;
 
 /// A table. All columns have the same number of values.
 #[derive(Debug, Default, PartialEq)]
@@ -41,28 +39,6 @@ impl ColumnName {
         }
     }
 }
-
-/// The fields that pandas takes for missing values.
-const MISSING: [&[u8]; 18] = [
-    b"",
-    b"#N/A",
-    b"#N/A N/A",
-    b"#NA",
-    b"-1.#IND",
-    b"-1.#QNAN",
-    b"-NaN",
-    b"-nan",
-    b"1.#IND",
-    b"1.#QNAN",
-    b"<NA>",
-    b"N/A",
-    b"NA",
-    b"NULL",
-    b"NaN",
-    b"None",
-    b"n/a",
-    b"nan",
-];
 
 impl<'a> Table<'a> {
     /// A table of columns with these names, whose values are lists of the same length.
@@ -212,39 +188,6 @@ impl<'a> Table<'a> {
         }
         Table::of_columns(columns)
     }
-
-    /// A body of type `text/csv`, whose first line has the names of the columns.
-    pub(super) fn of_csv(text: &[u8]) -> Result<Table<'static>> {
-        if std::str::from_utf8(text).is_err() {
-            let message = "Ensure that input is a valid UTF-8 encoded string.";
-            return Err(fault::invalid_input(message));
-        }
-        let mut lines = csv::lines(text);
-        let Some(header) = lines.next() else {
-            return Err(csv_error("No columns to parse from file"));
-        };
-        let mut meter = Meter::default();
-        let names: Vec<Vec<u8>> = fields(header);
-        let names = names.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-        let names: Vec<ColumnName> = names.map(ColumnName::Text).collect();
-        let mut rows = Vec::new();
-        for (index, line) in lines.enumerate() {
-            let row: Vec<Node<'static>> = fields(line).into_iter().map(of_field).collect();
-            meter.add(row.len().saturating_mul(size_of::<Node>()).saturating_add(line.len()))?;
-            if row.len() > names.len() {
-                let (line, want, got) = (index + 2, names.len(), row.len());
-                return Err(csv_error(format_args!(
-                    "Error tokenizing data. C error: Expected {want} fields in line {line}, saw {got}"
-                )));
-            }
-            rows.push(row);
-        }
-        let width = names.len();
-        for row in &mut rows {
-            row.resize(width, Node::Null);
-        }
-        Table::of_rows(rows, Some(names)).map_err(csv_error)
-    }
 }
 
 /// The first name that is there twice.
@@ -256,14 +199,6 @@ fn repeated(names: &[ColumnName]) -> Option<&ColumnName> {
 /// Reserves memory for so many values.
 pub(super) fn reserve_values(count: usize) -> Result<(), String> {
     budget::reserve(count.saturating_mul(size_of::<Node>())).map_err(|error| error.to_string())
-}
-
-/// The error of a CSV payload that is not a table.
-pub(super) fn csv_error(reason: impl std::fmt::Display) -> Error {
-    Error::invalid(format!(
-        "Failed to parse input as a Pandas DataFrame. Ensure that the input is a valid CSV-formatted \
-         Pandas DataFrame produced using the `pandas.DataFrame.to_csv()` method. Error: '{reason}'"
-    ))
 }
 
 fn typed(value: &Node<'_>, known: &str) -> String {
@@ -291,38 +226,6 @@ fn into_row(node: Node<'_>) -> Vec<Node<'_>> {
         return row;
     }
     vec![node]
-}
-
-/// All fields of a line.
-fn fields(line: &[u8]) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
-    let mut rest = Some(line);
-    while let Some(line) = rest {
-        let mut field = Vec::new();
-        rest = csv::field(line, &mut field);
-        all.push(field);
-    }
-    all
-}
-
-/// The value of a field, as `pandas.read_csv` reads it.
-fn of_field(field: Vec<u8>) -> Node<'static> {
-    if MISSING.contains(&field.as_slice()) {
-        return Node::Null;
-    }
-    let text = std::str::from_utf8(&field).unwrap_or_default().trim();
-    if let Ok(number) = text.parse::<i64>() {
-        return Node::Int(number);
-    }
-    let starts_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
-    if let Some(number) = text.parse::<f64>().ok().filter(|_| starts_number) {
-        return Node::Float(number);
-    }
-    match text {
-        "True" | "TRUE" | "true" => Node::Bool(true),
-        "False" | "FALSE" | "false" => Node::Bool(false),
-        _ => Node::Text(Cow::Owned(field)),
-    }
 }
 
 #[cfg(test)]
@@ -375,15 +278,5 @@ mod tests {
         let error = records(r#"{"a": 1}"#).expect_err("an object");
         assert!(error.message().ends_with("must be a list of records. Got dictionary."), "{error}");
         assert!(records(r#"[{"a": 1}, 2]"#).is_err());
-    }
-
-    #[test]
-    fn csv_has_names_in_its_first_line() {
-        let table = Table::of_csv(b"a,\"b,c\"\r\n1,x\n2.5,\n\n,True\n").expect("valid");
-        let want = "'a'=[Int(1), Float(2.5), Null] 'b,c'=[Text([120]), Null, Bool(true)]";
-        assert_eq!(brief(&table), want);
-        let error = Table::of_csv(b"a\n1,2\n").expect_err("too long");
-        assert!(error.message().contains("Expected 1 fields in line 2, saw 2"), "{error}");
-        assert!(Table::of_csv(b"").is_err() && Table::of_csv(b"a\n\xff").is_err());
     }
 }

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use tensorserve_codec::base64::{self, Alphabet};
-use tensorserve_codec::csv::{self, Field};
+use tensorserve_codec::csv::{self, CsvReader, Dialect, Field};
 use tensorserve_codec::json::scan::{Cursor, Syntax, SyntaxError};
 use tensorserve_codec::json::write;
 use tensorserve_tensor::budget;
@@ -226,25 +226,25 @@ const SEPARATORS: usize = 8;
 pub(super) fn csv(body: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(body.len() + body.len() / 4 + 20);
     out.extend_from_slice(b"{\"instances\":[");
-    let mut field = Vec::new();
-    for (row, line) in csv::lines(body).enumerate() {
-        if row > 0 {
+    let mut reader = CsvReader::new(body, Dialect::Container);
+    let mut rows = 0;
+    while reader.next_record()? {
+        if rows > 0 {
             out.push(b',');
         }
+        rows += 1;
         let open = out.len();
         out.push(b'[');
         let mut fields = 0;
-        let mut rest = Some(line);
-        while let Some(text) = rest {
+        while let Some(field) = reader.next_field()? {
             if fields > 0 {
                 out.push(b',');
             }
             fields += 1;
-            rest = csv::field(text, &mut field);
-            budget::grow(&mut out, write::string_len(&field) + SEPARATORS)?;
-            match csv::kind(&field) {
+            budget::grow(&mut out, write::string_len(field) + SEPARATORS)?;
+            match csv::kind(field) {
                 Field::Number(digits) => out.extend_from_slice(digits),
-                Field::Text => write::string(&field, &mut out),
+                Field::Text => write::string(field, &mut out),
             }
         }
         if fields == 1 {
@@ -307,9 +307,9 @@ mod tests {
     }
 
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
-        let body = match PayloadFormat::of(content_type)? {
+        let body = match PayloadFormat::of(content_type).expect("a type")? {
             PayloadFormat::Json => json(body).to_vec(),
-            PayloadFormat::Csv => csv(body).expect("no budget"),
+            PayloadFormat::Csv(_) => csv(body).expect("no budget"),
             other @ (PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples) => {
                 panic!("{other:?}")
             }

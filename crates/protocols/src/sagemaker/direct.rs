@@ -115,7 +115,7 @@ impl Invoker {
     pub async fn tensors(&self, content_type: &str, body: Bytes) -> Result<Vec<String>> {
         let engine = &self.api.engine;
         let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
-        let format = PayloadFormat::of(content_type);
+        let format = PayloadFormat::of(content_type)?;
         let format =
             format.ok_or_else(|| Error::invalid(format!("{content_type} has no tensors")))?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);

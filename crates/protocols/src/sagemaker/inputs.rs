@@ -8,42 +8,85 @@ use crate::images;
 use crate::tfs::TfsFormat;
 use crate::tfs::classify::ExamplesBuilder;
 use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
-use tensorserve_codec::{cast, csv, npy, table, tfrecord};
+use tensorserve_codec::csv::{self, CsvReader, Dialect};
+use tensorserve_codec::table::{self, Header};
+use tensorserve_codec::{cast, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
 use tensorserve_proto::bounded;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
-/// Decodes CSV that has only numbers, for a model with numeric input, and tables for models of tables;
-/// `None` for any other, which is converted to JSON, also for its error messages.
+/// Decodes CSV that has only numbers, for a model with numeric input, and tables for models of tables and, with
+/// a header, for models of columns; `None` for any other, which is converted to JSON, also for its error
+/// messages.
 pub(super) fn csv(
     call: &RestCall,
     resolver: &mut Resolver<'_>,
     body: &[u8],
+    header: Header,
 ) -> Option<Result<TfsDecoded>> {
     if call.method != Method::Predict {
         return None;
     }
     let version = call.spec.resolve(resolver).ok()?;
-    let mut found = version.signature(&call.signature)?;
-    if found.1.by_columns.is_some()
-        && let Some(name) = table::first_name(body)
-    {
-        found = version.signature_by_inputs(found, [name]);
-    }
-    let (signature, declared) = found;
-    let numbers = match declared.inputs.as_slice() {
-        [input] => csv::numbers(body, input.dtype()?, call.max_bytes).map(|input| vec![input]),
-        _ => None,
-    };
-    let inputs = match numbers {
-        Some(inputs) => Ok(inputs),
-        None if table::can_read(&declared.inputs) => table::read(body, declared, call.max_bytes),
-        None => return None,
+    let found = version.signature(&call.signature)?;
+    let (read, signature) = match table_of(&version, found, body, header) {
+        Ok(Some((signature, header))) => {
+            let declared = version.signatures().get(signature)?;
+            (table::read(body, declared, header, call.max_bytes), signature)
+        }
+        Ok(None) => {
+            let [input] = found.1.inputs.as_slice() else {
+                return None;
+            };
+            let rows = rows(body, header).ok()?;
+            let numbers = csv::numbers(rows, input.dtype()?, call.max_bytes)?;
+            (Ok(vec![numbers]), found.0)
+        }
+        Err(error) => (Err(error), found.0),
     };
     resolver.found_signature(signature);
-    Some(inputs.map(|inputs| run_of(version, signature, inputs, TfsFormat::Row)))
+    Some(read.map(|inputs| run_of(version, signature, inputs, TfsFormat::Row)))
+}
+
+/// The signature that takes a body as a table, and whether its first record has names; `None` if `found` takes no
+/// tables.
+///
+/// # Errors
+/// If the first record has an open quote.
+pub(super) fn table_of(
+    version: &ModelHandle,
+    found: (usize, &Signature),
+    body: &[u8],
+    header: Header,
+) -> Result<Option<(usize, Header)>> {
+    let (signature, declared) = found;
+    let is_named = header == Header::Present && table::has_columns(&declared.inputs);
+    if is_named || declared.inputs.len() > 1 && table::can_read(&declared.inputs) {
+        return Ok(Some((signature, header)));
+    }
+    if !table::can_read(&declared.inputs) {
+        return Ok(None);
+    }
+    let has_names = table::has_header(body, declared, header)?;
+    let header = if has_names { Header::Present } else { Header::Absent };
+    let columns = declared.by_columns.as_deref().filter(|_| has_names);
+    let columns = columns.and_then(|name| version.signature(name));
+    Ok(Some((columns.map_or(signature, |(signature, _)| signature), header)))
+}
+
+/// The rows of a body: all of it, or what follows its header.
+///
+/// # Errors
+/// If the header has an open quote.
+pub(super) fn rows(body: &[u8], header: Header) -> Result<&[u8]> {
+    if header != Header::Present {
+        return Ok(body);
+    }
+    let mut reader = CsvReader::new(body, Dialect::Rfc4180);
+    reader.next_record()?;
+    reader.after_record()
 }
 
 /// Decodes a binary payload.
@@ -57,7 +100,7 @@ pub(super) fn binary(
         let examples = match input {
             PayloadFormat::Examples => examples(body, call.max_bytes)?,
             PayloadFormat::Json
-            | PayloadFormat::Csv
+            | PayloadFormat::Csv(_)
             | PayloadFormat::Npy
             | PayloadFormat::Image => {
                 let message = "classify and regress accept JSON with examples, or records of \
@@ -73,7 +116,7 @@ pub(super) fn binary(
     let tensor = match input {
         PayloadFormat::Npy => array(body, declared, call.max_bytes)?,
         PayloadFormat::Image => images::tensor(declared, std::slice::from_ref(body))?,
-        PayloadFormat::Examples | PayloadFormat::Json | PayloadFormat::Csv => {
+        PayloadFormat::Examples | PayloadFormat::Json | PayloadFormat::Csv(_) => {
             records(body, declared, call.max_bytes)?
         }
     };
@@ -133,9 +176,7 @@ fn array(body: &[u8], signature: &Signature, max_bytes: usize) -> Result<Tensor>
         ));
     }
     budget::reserve(elements.saturating_mul(wanted.size().unwrap_or(0)))?;
-    let is_castable = given != DType::Bool || input.takes_missing;
-    let cast = is_castable.then(|| cast::cast(&array, wanted)).flatten();
-    cast.ok_or_else(|| {
+    cast::cast(&array, wanted).ok_or_else(|| {
         let alias = &input.alias;
         Error::invalid(format!("the npy array has type {given}, which cannot be converted to type {wanted} of input {alias:?}"))
     })

@@ -122,8 +122,10 @@ impl SagemakerApi {
             return Box::pin(mlflow::invoke(&self.engine, call, body)).await;
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
-        let Some(input) = PayloadFormat::of(content_type) else {
-            return unsupported(content_type);
+        let input = match PayloadFormat::of(content_type) {
+            Ok(Some(input)) => input,
+            Ok(None) => return unsupported(content_type),
+            Err(error) => return refuse(error, 400),
         };
         let any_kind = compatibility == Compatibility::Extended;
         let output = ResponseFormat::of(invocation.accept, compatibility);
@@ -209,9 +211,12 @@ fn decode_as(
             convert::check_is_one(body)?;
             call.decode_json(resolver, &convert::json(body))
         }
-        PayloadFormat::Csv => match inputs::csv(call, resolver, body) {
+        PayloadFormat::Csv(header) => match inputs::csv(call, resolver, body, header) {
             Some(decoded) => decoded,
-            None => call.decode_json(resolver, &convert::csv(body)?),
+            None => {
+                let rows = inputs::rows(body, header)?;
+                call.decode_json(resolver, &convert::csv(rows)?)
+            }
         },
         PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => {
             inputs::binary(call, resolver, input, body)
@@ -227,7 +232,7 @@ fn decode_again(
     body: &Bytes,
     any_kind: bool,
 ) -> Option<Result<TfsDecoded>> {
-    if !matches!(input, PayloadFormat::Json | PayloadFormat::Csv) {
+    if !matches!(input, PayloadFormat::Json | PayloadFormat::Csv(_)) {
         return None;
     }
     if convert::is_base64_of_json(body) {

@@ -3,15 +3,17 @@
 use std::borrow::Cow;
 
 use super::Compatibility;
+use tensorserve_codec::table::Header;
 use tensorserve_protocol::{self as protocol, JSON, NPY, media_type};
+use tensorserve_tensor::error::Result;
 
 /// The format of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PayloadFormat {
     /// JSON or JSON lines: the container distinguishes them by the text and not by the type.
     Json,
-    /// Comma-separated values.
-    Csv,
+    /// Comma-separated values, of which the first record may be a header.
+    Csv(Header),
     /// An array as `numpy.save` writes it.
     Npy,
     /// An image file, for the model to decode.
@@ -21,21 +23,35 @@ pub(super) enum PayloadFormat {
 }
 
 impl PayloadFormat {
-    /// The format of a `Content-Type`, in any case and without its parameters.
-    pub(super) fn of(content_type: &str) -> Option<Self> {
+    /// The format of a `Content-Type`, in any case; `None` for an unknown one. Parameters count only for CSV.
+    ///
+    /// # Errors
+    /// For another `header` than RFC 4180's.
+    pub(super) fn of(content_type: &str) -> Result<Option<Self>> {
         let name = media_type(content_type);
-        match name.as_str() {
+        Ok(match name.as_str() {
             "application/json" | "application/jsonlines" | "application/jsons" => {
                 Some(PayloadFormat::Json)
             }
-            "text/csv" => Some(PayloadFormat::Csv),
+            "text/csv" => Some(PayloadFormat::Csv(header_of(content_type)?)),
             NPY => Some(PayloadFormat::Npy),
             "application/x-image" => Some(PayloadFormat::Image),
             "application/x-tfrecord" | "application/x-tfexample" => Some(PayloadFormat::Examples),
             _ if name.starts_with("image/") => Some(PayloadFormat::Image),
             _ => None,
+        })
+    }
+}
+
+/// What the parameter `header` of a `Content-Type` says.
+fn header_of(content_type: &str) -> Result<Header> {
+    for parameter in content_type.split(';').skip(1) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if name.trim().eq_ignore_ascii_case("header") {
+            return Header::parse(value.trim().trim_matches('"'));
         }
     }
+    Ok(Header::Auto)
 }
 
 /// The supported types, for errors.

@@ -279,6 +279,7 @@ mod tests {
             sparse: None,
             takes_missing: false,
             quantization: None,
+            column_names: Vec::new(),
         };
         Signature {
             name: "any".to_owned(),

@@ -9,7 +9,7 @@
 //! indices, slices and `*` select an array. What follows a selection of several values applies to
 //! each of them, and the result is one array.
 
-use tensorserve_codec::csv;
+use tensorserve_codec::csv::CsvReader;
 use tensorserve_tensor::error::{Error, Result};
 
 use self::parse::{Range, Step};
@@ -328,17 +328,11 @@ pub(crate) fn without_line_end(line: &[u8]) -> &[u8] {
 
 /// The fields of a CSV row, as they are written.
 pub(crate) fn fields(line: &[u8]) -> Vec<&[u8]> {
-    let (mut fields, mut value, mut rest) = (Vec::new(), Vec::new(), line);
-    loop {
-        let Some(next) = csv::field(rest, &mut value) else {
-            fields.push(rest);
-            return fields;
-        };
-        // The field ends before the comma that precedes `next`.
-        let length = rest.len().saturating_sub(next.len() + 1);
-        fields.push(rest.get(..length).unwrap_or_default());
-        rest = next;
+    let (mut reader, mut fields) = (CsvReader::of_record(line), Vec::new());
+    while let Ok(Some(field)) = reader.next_raw_field() {
+        fields.push(field);
     }
+    fields
 }
 
 /// The distance from the first element of `index`, which counts from the end if it is negative.

@@ -15,8 +15,8 @@ const MAX_FEATURES: i32 = 1 << 24;
 
 /// The inputs of a model.
 pub(super) enum ModelInputs {
-    /// The columns of the matrix that are features, the number of its columns, and the names of the
-    /// features.
+    /// The columns of the matrix that are features, the number of its columns, and their names, which are empty
+    /// where the model does not know them.
     Matrix { columns: Vec<usize>, width: usize, names: Vec<String> },
     /// In the order of the signature.
     Features(Vec<FeatureInput>),
@@ -58,10 +58,18 @@ impl ModelInputs {
             return Err(damaged("the index of a feature is out of range"));
         }
         if document.categories.is_empty() {
-            let columns = flats.map(|flat| usize::try_from(flat).unwrap_or(0)).collect();
-            let names = document.floats.iter().map(|feature| feature.name.clone());
-            let names = names.filter(|name| !name.is_empty()).collect();
+            let columns: Vec<usize> =
+                flats.map(|flat| usize::try_from(flat).unwrap_or(0)).collect();
             let width = usize::try_from(largest).unwrap_or(0) + 1;
+            let mut names = vec![String::new(); width];
+            for (feature, column) in document.floats.iter().zip(&columns) {
+                if let Some(name) = names.get_mut(*column) {
+                    name.clone_from(&feature.name);
+                }
+            }
+            if names.iter().all(String::is_empty) {
+                names.clear();
+            }
             return Ok(ModelInputs::Matrix { columns, width, names });
         }
         let numbers = document.floats.iter().map(|feature| (&feature.name, feature.flat));
@@ -84,12 +92,10 @@ impl ModelInputs {
     /// The signature with these outputs.
     pub(super) fn signature(&self, outputs: Vec<TensorSpec>) -> Result<Signature> {
         let features = match self {
-            ModelInputs::Matrix { width, .. } => {
+            ModelInputs::Matrix { width, names, .. } => {
                 let shape = [-1, i64::try_from(*width).unwrap_or(i64::MAX)];
-                return Ok(Signature::row_by_row(
-                    vec![TensorSpec::new(DATA, DType::Double, &shape).with_missing_values()],
-                    outputs,
-                ));
+                let data = TensorSpec::new(DATA, DType::Double, &shape).with_missing_values();
+                return Ok(Signature::row_by_row(vec![data.with_given_column_names(names, "")], outputs));
             }
             ModelInputs::Features(features) => features,
         };

@@ -17,6 +17,9 @@ const MAX_OUTPUTS: usize = 1 << 16;
 /// that their features stay there, too.
 const ROWS_PER_BLOCK: usize = 64;
 
+/// What LightGBM writes before the number of a feature without a name.
+const MADE_UP_NAME: &str = "Column_";
+
 /// The name of the input.
 const INPUT: &str = "data";
 
@@ -133,6 +136,7 @@ impl LightgbmModel {
     pub(super) fn signature(&self) -> Signature {
         let shape = [-1, dimension(self.features)];
         let input = TensorSpec::new(INPUT, DType::Double, &shape).with_missing_values();
+        let input = input.with_given_column_names(&self.names, MADE_UP_NAME);
         let outputs = match &self.labels {
             Some(labels) => vec![
                 TensorSpec::new(PREDICT, labels.dtype(), &[-1]),

@@ -47,6 +47,8 @@ pub(super) struct ServedModel {
     texts: TextTable,
     /// The inputs of each signature, in the order of their names.
     inputs: Vec<Inputs>,
+    /// The names of all columns, in the order of the matrix; none if the model does not know them.
+    names: Vec<String>,
     /// The names of columns that are not used.
     unused: Vec<String>,
 }
@@ -70,7 +72,8 @@ impl ServedModel {
         let named = names.iter().flatten().zip(&uses);
         let unused = named.filter(|(_, used)| **used == ColumnUse::Unused);
         let unused = unused.map(|(name, _)| name.clone()).collect();
-        Ok(ServedModel { model, texts: TextTable::default(), inputs, unused })
+        let names = names.unwrap_or_default();
+        Ok(ServedModel { model, texts: TextTable::default(), inputs, names, unused })
     }
 
     /// With the texts that the model knows.
@@ -85,7 +88,8 @@ impl ServedModel {
             let specs = match inputs {
                 Inputs::Matrix => {
                     let shape = [-1, dimension(self.model.features())];
-                    vec![TensorSpec::new(DATA, DType::Double, &shape).with_missing_values()]
+                    let data = TensorSpec::new(DATA, DType::Double, &shape).with_missing_values();
+                    vec![data.with_column_names(&self.names)]
                 }
                 Inputs::Columns(columns) => {
                     let spec = |column: &InputColumn| {

@@ -135,7 +135,7 @@ impl XgboostModel {
         };
         let input = TensorSpec::new(INPUT, DType::Float, &[-1, dimension(self.features)]);
         Signature::row_by_row(
-            vec![input.with_missing_values()],
+            vec![input.with_missing_values().with_column_names(&self.names)],
             vec![TensorSpec::new(OUTPUT, DType::Float, outputs)],
         )
     }

@@ -383,6 +383,7 @@ mod tests {
             sparse: None,
             takes_missing: false,
             quantization: None,
+            column_names: Vec::new(),
         };
         Signature {
             name: name.to_owned(),
