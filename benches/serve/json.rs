@@ -22,6 +22,7 @@ const OPTIONS: ReadOptions = ReadOptions {
     coerce: false,
     all_types: false,
     nulls: false,
+    number_texts: None,
     alphabet: Alphabet::Standard,
     max_bytes: 1 << 30,
 };

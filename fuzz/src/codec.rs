@@ -58,6 +58,7 @@ pub fn json_tensor(input: &[u8]) {
         coerce: is_lenient,
         all_types: true,
         nulls: false,
+        number_texts: None,
         alphabet: if is_lenient { Alphabet::Any } else { Alphabet::Standard },
         max_bytes: MAX_TENSOR_BYTES,
     };

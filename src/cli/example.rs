@@ -180,6 +180,7 @@ mod tests {
             shape: DeclaredShape::Dims(dims.collect()),
             sparse: None,
             takes_missing: false,
+            number_texts: None,
             quantization: None,
             column_names: Vec::new(),
         }

@@ -328,6 +328,7 @@ fn spec(alias: &str, info: &Value) -> TensorSpec {
         shape,
         sparse: info.get("coo_sparse").map(coo_sparse),
         takes_missing: false,
+        number_texts: None,
         quantization: None,
         column_names: Vec::new(),
     }

@@ -113,3 +113,51 @@ fn a_pipeline_takes_a_value_for_each_column() {
         expected["prediction"].as_array().expect("rows").iter().take(50).cloned().collect();
     assert_eq!(answer.json()["predictions"], json!(wanted));
 }
+
+/// Spark casts numbers to texts for a `StringIndexer`: the labels of a column of doubles are `2.0`, not `2`.
+#[test]
+fn numbers_are_indexed_as_spark_casts_them() {
+    let server = TestServer::of(&data("platforms/spark/number_labels"));
+    let path = "/v1/models/number_labels:predict";
+    let indices = |zip: Value, size: Value, grade: Value| {
+        let rows = json!({"instances": [{"zip": zip, "size": size, "grade": grade}]}).to_string();
+        let answer = server.post(path, rows);
+        match answer.status {
+            200 => {
+                let row = &answer.json()["predictions"][0];
+                Ok([&row["zip_i"], &row["size_i"], &row["grade_i"]].map(Value::as_f64))
+            }
+            _ => Err(answer.text()),
+        }
+    };
+    let right = Ok([Some(1.0), Some(0.0), Some(2.0)]);
+    assert_eq!(indices(json!(80331), json!(2), json!("low")), right);
+    assert_eq!(indices(json!(80331.0), json!(2.0), json!("low")), right);
+    assert_eq!(indices(json!("80331"), json!("2.0"), json!("low")), right);
+    let right = Ok([Some(2.0), Some(2.0), Some(0.0)]);
+    assert_eq!(indices(json!(-1), json!(1e7), json!("1")), right);
+    // A text is no number, a fraction no integer, and a column with a label that is a text has no numbers.
+    for (zip, size, grade, reason) in [
+        (json!("80331"), json!("2"), json!("low"), "unseen label"),
+        (json!(80331.5), json!(2), json!("low"), "is not of expected type: string"),
+        (json!(80332), json!(2), json!("low"), "unseen label"),
+        (json!(80331), json!(2), json!(1), "is not of expected type: string"),
+    ] {
+        let error = indices(zip.clone(), size.clone(), grade).expect_err("refused");
+        assert!(error.contains(reason), "{zip} {size}: {error}");
+    }
+    let simple = json!({"data": {"zip": [80331], "size": [2], "grade": ["low"]}}).to_string();
+    let answer = server.post("/", simple);
+    assert_eq!(answer.json()["zip_i"], json!([1.0]), "{}", answer.text());
+    let input = |name: &str, datatype: &str, data: Value| json!({"name": name, "shape": [1], "datatype": datatype, "data": [data]});
+    let inputs = json!({"inputs": [
+        input("zip", "INT64", json!(80331)),
+        input("size", "FP64", json!(2)),
+        input("grade", "BYTES", json!("low")),
+    ]});
+    let answer = server.post("/v2/models/number_labels/infer", inputs.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let outputs = answer.json()["outputs"].as_array().cloned().unwrap_or_default();
+    let zip = outputs.iter().find(|output| output["name"] == "zip_i").expect("an output");
+    assert_eq!(zip["data"], json!([1.0]));
+}

@@ -147,6 +147,7 @@ fn read_top_k(table: &mut StepTable, spec: &mut TensorSpec) -> Result<(usize, Te
         shape: spec.shape.clone(),
         sparse: None,
         takes_missing: false,
+        number_texts: None,
         quantization: None,
         column_names: Vec::new(),
     };

@@ -57,6 +57,7 @@ fn spec(alias: &str, dtype: DType, dims: &[i64]) -> TensorSpec {
         shape: DeclaredShape::Dims(dims.iter().map(|size| (*size, String::new())).collect()),
         sparse: None,
         takes_missing: false,
+        number_texts: None,
         quantization: None,
         column_names: Vec::new(),
     }

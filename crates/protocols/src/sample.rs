@@ -135,6 +135,7 @@ mod tests {
             shape: shape.map_or(DeclaredShape::UnknownRank, |s| DeclaredShape::Dims(dims(s))),
             sparse: None,
             takes_missing: false,
+            number_texts: None,
             quantization: None,
             column_names: Vec::new(),
         }

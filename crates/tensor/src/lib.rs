@@ -28,7 +28,7 @@ pub use self::memory::{
 pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};
 pub use self::signature::{
-    CooSparse, DeclaredShape, ImageEncoding, Quantization, Signature, TensorSpec,
+    CooSparse, DeclaredShape, ImageEncoding, NumberTexts, Quantization, Signature, TensorSpec,
 };
 
 pub mod budget;

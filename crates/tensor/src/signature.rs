@@ -79,11 +79,22 @@ pub struct TensorSpec {
     /// Whether a value of this input may be missing, as in tables: clients send `null` in JSON and an empty
     /// field in CSV, and the model gets NaN or the empty string.
     pub takes_missing: bool,
+    /// The texts of numbers, if its texts may be sent as numbers.
+    pub number_texts: Option<NumberTexts>,
     /// Which numbers its integers stand for, if the model is quantised.
     pub quantization: Option<Quantization>,
     /// The names of the columns of a matrix, in their order, with empty ones for those that the model does not
     /// know; no names if it knows none.
     pub column_names: Vec<String>,
+}
+
+/// How numbers are written where a model compares their texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberTexts {
+    /// `1`: all of them are integers.
+    Integers,
+    /// `1.0`, `0.5`: as Java writes doubles.
+    Doubles,
 }
 
 /// How integers stand for numbers: the number is `scale * (value - zero_point)`.
@@ -115,6 +126,7 @@ impl TensorSpec {
             shape: DeclaredShape::Dims(sizes.iter().map(|&size| (size, String::new())).collect()),
             sparse: None,
             takes_missing: false,
+            number_texts: None,
             quantization: None,
             column_names: Vec::new(),
         }

@@ -286,6 +286,7 @@ fn spec(alias: &str, info: &TensorInfo) -> TensorSpec {
         shape,
         sparse,
         takes_missing: false,
+        number_texts: None,
         quantization: None,
         column_names: Vec::new(),
     }

@@ -297,6 +297,7 @@ fn spec(alias: &str, dtype: DType, rank: usize) -> TensorSpec {
         shape: DeclaredShape::Dims(vec![(-1, String::new()); rank]),
         sparse: None,
         takes_missing: false,
+        number_texts: None,
         quantization: None,
         column_names: Vec::new(),
     }

@@ -114,6 +114,7 @@ mod tests {
         coerce: false,
         all_types: false,
         nulls: false,
+        number_texts: None,
         alphabet: Alphabet::Standard,
         max_bytes: 1 << 20,
     };

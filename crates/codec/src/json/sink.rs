@@ -11,9 +11,11 @@ use super::walk::{
     is_base64_object,
 };
 use crate::base64::{self, Alphabet};
+use crate::java::number_text;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{
-    AlignedVec, Buffer, DType, Element, STRING_OVERHEAD, Shape, StringsBuilder, Tensor, aligned_vec,
+    AlignedVec, Buffer, DType, Element, NumberTexts, STRING_OVERHEAD, Shape, StringsBuilder,
+    Tensor, aligned_vec,
 };
 
 /// A numeric element type.
@@ -299,6 +301,7 @@ pub(super) struct StringSink {
     values: StringsBuilder,
     alphabet: Alphabet,
     nulls: bool,
+    number_texts: Option<NumberTexts>,
     bytes: usize,
 }
 
@@ -314,6 +317,12 @@ impl Sink for StringSink {
             b'n' if self.nulls => {
                 cursor.literal(b"null")?;
                 self.values.push_missing();
+            }
+            b'-' | b'0'..=b'9' => {
+                let texts = self.number_texts;
+                let number = texts.and_then(|texts| number_text(cursor.number().ok()?, texts));
+                let text = number.ok_or_else(|| Box::new(TensorReadError::Type { at }))?;
+                self.values.push(text.as_bytes());
             }
             _ => return Err(Box::new(TensorReadError::Type { at })),
         }
@@ -458,6 +467,7 @@ impl ElementBuffer {
                 values: StringsBuilder::default(),
                 alphabet: options.alphabet,
                 nulls: options.nulls,
+                number_texts: options.number_texts,
                 bytes: 0,
             }),
         }

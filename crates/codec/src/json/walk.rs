@@ -9,7 +9,7 @@ use super::scan::{Cursor, SyntaxError};
 use crate::base64::Alphabet;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result as EngineResult};
-use tensorserve_tensor::{DType, MAX_RANK, Shape, Tensor};
+use tensorserve_tensor::{DType, MAX_RANK, NumberTexts, Shape, Tensor};
 
 /// How JSON values become elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct ReadOptions {
     /// Read values as tables have them, which pandas writes: `null` is a missing value, NaN or a missing string
     /// (integers and booleans have none), and `true` and `false` are the numbers 1 and 0.
     pub nulls: bool,
+    /// Read numbers as these texts where the tensor is of strings.
+    pub number_texts: Option<NumberTexts>,
     /// The alphabets of `{"b64": "…"}` objects.
     pub alphabet: Alphabet,
     /// The most memory of one tensor, in bytes.

@@ -100,6 +100,7 @@ const OPTIONS: ReadOptions = ReadOptions {
     coerce: false,
     all_types: true,
     nulls: false,
+    number_texts: None,
     alphabet: Alphabet::Standard,
     max_bytes: 1 << 20,
 };

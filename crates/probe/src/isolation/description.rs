@@ -6,8 +6,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{Loaded, OpRun};
 use tensorserve_tensor::{
-    CooSparse, DeclaredShape, ImageEncoding, Quantization, RowDependence, RowFinding, Signature,
-    Tensor, TensorSpec,
+    CooSparse, DeclaredShape, ImageEncoding, NumberTexts, Quantization, RowDependence, RowFinding,
+    Signature, Tensor, TensorSpec,
 };
 
 /// [`Loaded`] without its executable.
@@ -58,6 +58,8 @@ struct SpecDescription {
     /// The tensors of values, indices and dense shape.
     sparse: Option<[String; 3]>,
     takes_missing: bool,
+    /// Whether the texts of numbers are those of doubles, not of integers.
+    double_texts: Option<bool>,
     /// Scale and zero point.
     quantization: Option<(f32, i64)>,
     column_names: Vec<String>,
@@ -188,6 +190,7 @@ impl SpecDescription {
             },
             sparse: sparse.map(|names| [names.values, names.indices, names.dense_shape]),
             takes_missing: spec.takes_missing,
+            double_texts: spec.number_texts.map(|texts| texts == NumberTexts::Doubles),
             quantization: spec.quantization.map(|it| (it.scale, it.zero_point)),
             column_names: spec.column_names.clone(),
         }
@@ -210,6 +213,10 @@ impl SpecDescription {
                 dense_shape,
             }),
             takes_missing: self.takes_missing,
+            number_texts: self.double_texts.map(|doubles| match doubles {
+                true => NumberTexts::Doubles,
+                false => NumberTexts::Integers,
+            }),
             quantization: self
                 .quantization
                 .map(|(scale, zero_point)| Quantization { scale, zero_point }),

@@ -7,11 +7,15 @@ use super::enforce::{ModelData, NodeArray, into_matrix};
 use super::fault;
 use super::node::Node;
 use super::table::{ColumnName, Table, TableColumn};
+use tensorserve_codec::java::number_text;
+use tensorserve_codec::json::number::Number;
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::names::InputName;
-use tensorserve_tensor::{DType, Element, Shape, Signature, StringsBuilder, Tensor, TensorSpec};
+use tensorserve_tensor::{
+    DType, Element, NumberTexts, Shape, Signature, StringsBuilder, Tensor, TensorSpec,
+};
 
 /// The names of the columns, if all have one.
 pub(super) fn column_names<'t>(table: &'t Table<'_>) -> Option<Vec<&'t str>> {
@@ -154,7 +158,7 @@ fn tensor(mut array: NodeArray<'_>, spec: &TensorSpec, max_bytes: usize) -> Resu
         DType::UInt32 => numbers(&array, shape, integer::<u32>),
         DType::UInt64 => numbers(&array, shape, integer::<u64>),
         DType::Bool => bools(&array, shape),
-        DType::String => texts(&array, shape, spec.takes_missing),
+        DType::String => texts(&array, shape, spec),
         DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {
             Err(format!("values of type {dtype} cannot be sent in JSON"))
         }
@@ -197,18 +201,30 @@ fn bools(array: &NodeArray<'_>, shape: Shape) -> Made<Tensor> {
     Tensor::from_bools(shape, values).map_err(|error| error.to_string())
 }
 
-/// Texts, some of which may be missing: null.
-fn texts(array: &NodeArray<'_>, shape: Shape, takes_missing: bool) -> Made<Tensor> {
+/// Texts; where they may be missing, null is a missing one.
+fn texts(array: &NodeArray<'_>, shape: Shape, spec: &TensorSpec) -> Made<Tensor> {
     let bytes: usize = array.values.iter().filter_map(Node::text).map(<[u8]>::len).sum();
     let overhead = array.values.len().saturating_mul(size_of::<usize>());
     budget::reserve(bytes.saturating_add(overhead)).map_err(|e| e.to_string())?;
     let mut values = StringsBuilder::with_capacity(array.values.len(), bytes);
     for value in &array.values {
         let no_text = || format!("a value of type {} is not text", value.type_name());
-        match takes_missing && matches!(value, Node::Null) {
+        if let Some(text) = spec.number_texts.and_then(|texts| text_of_number(value, texts)) {
+            values.push(text.as_bytes());
+            continue;
+        }
+        match spec.takes_missing && matches!(value, Node::Null) {
             true => values.push_missing(),
             false => values.push(value.text().ok_or_else(no_text)?),
         }
     }
     Tensor::from_strings(shape, values).map_err(|error| error.to_string())
+}
+
+fn text_of_number(value: &Node<'_>, texts: NumberTexts) -> Option<String> {
+    match value {
+        Node::Int(number) => number_text(Number::Negative(*number), texts),
+        Node::Float(number) => number_text(Number::Float(*number), texts),
+        Node::Null | Node::Bool(_) | Node::Text(_) | Node::List(_) | Node::Object(_) => None,
+    }
 }

@@ -67,6 +67,7 @@ pub(super) fn read(
         coerce: false,
         all_types: true,
         nulls,
+        number_texts: None,
         alphabet: Alphabet::Standard,
         max_bytes,
     };

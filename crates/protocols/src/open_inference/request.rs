@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::datatype;
 use super::shared_memory::SharedOutput;
 use tensorserve_codec::cast::cast;
+use tensorserve_codec::java::tensor_texts;
 use tensorserve_core::engine::{
     InferRequest, ModelHandle, ModelSpec, Resolver, SignatureRun, Unresolved, VersionSelector,
 };
@@ -252,6 +253,11 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
         return Ok(tensor);
     }
     budget::reserve(tensor.shape().elements()?.saturating_mul(declared.size().unwrap_or(0)))?;
+    if let (Some(texts), DType::String) = (spec.number_texts, declared)
+        && let Some(tensor) = tensor_texts(&tensor, texts)
+    {
+        return Ok(tensor);
+    }
     // Booleans are numbers in the columns of tables only, as pandas has them.
     let is_castable = given != DType::Bool || spec.takes_missing;
     let cast = is_castable.then(|| checked_cast(&tensor, declared)).flatten();

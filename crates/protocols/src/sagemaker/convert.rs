@@ -351,6 +351,7 @@ mod tests {
             coerce: false,
             all_types: true,
             nulls: false,
+            number_texts: None,
             alphabet,
             max_bytes: 1 << 20,
         };

@@ -243,7 +243,8 @@ fn read_value(
     options: DataOptions,
 ) -> Result<Tensor, DataFault> {
     let dtype = spec.dtype().ok_or(DataFault::Unsendable(index))?;
-    let options_of_input = ReadOptions { nulls: spec.takes_missing, ..options.read };
+    let (nulls, number_texts) = (spec.takes_missing, spec.number_texts);
+    let options_of_input = ReadOptions { nulls, number_texts, ..options.read };
     let mut reader = TensorReader::new(dtype, options_of_input, cursor.remaining());
     let read = reader.read(cursor);
     read.map_err(|fault| DataFault::Value(index, fault))?;

@@ -115,6 +115,7 @@ impl SimpleRequestFields {
                 coerce: true,
                 all_types: true,
                 nulls: false,
+                number_texts: None,
                 alphabet: Alphabet::Any,
                 max_bytes,
             },

@@ -278,6 +278,7 @@ mod tests {
             shape: DeclaredShape::Missing,
             sparse: None,
             takes_missing: false,
+            number_texts: None,
             quantization: None,
             column_names: Vec::new(),
         };

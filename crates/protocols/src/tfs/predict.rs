@@ -41,8 +41,14 @@ pub(super) fn decode(
     exact: bool,
 ) -> Result<DecodedTensors> {
     let alphabet = Alphabet::Standard;
-    let options =
-        ReadOptions { coerce: false, all_types: !exact, nulls: false, alphabet, max_bytes };
+    let options = ReadOptions {
+        coerce: false,
+        all_types: !exact,
+        nulls: false,
+        number_texts: None,
+        alphabet,
+        max_bytes,
+    };
     match decode_well_formed(body, handle, default, options) {
         Some(decoded) => Ok(decoded),
         None => decode_checked(body, handle, default, options),
@@ -215,7 +221,8 @@ impl From<SyntaxError> for RowsFault {
 fn reader(spec: &TensorSpec, options: ReadOptions, cursor: &Cursor) -> TensorReader {
     // An unsupported type is refused at its first element, as complex numbers are.
     let dtype = spec.dtype().unwrap_or(DType::Complex64);
-    let options = ReadOptions { nulls: spec.takes_missing, ..options };
+    let (nulls, number_texts) = (spec.takes_missing, spec.number_texts);
+    let options = ReadOptions { nulls, number_texts, ..options };
     TensorReader::new(dtype, options, cursor.remaining())
 }
 

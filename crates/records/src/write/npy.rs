@@ -57,6 +57,7 @@ impl NpyWriter {
             coerce: false,
             all_types: true,
             nulls: false,
+            number_texts: None,
             alphabet: Alphabet::Standard,
             max_bytes: MAX_ROW,
         };

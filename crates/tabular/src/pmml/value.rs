@@ -6,6 +6,7 @@ use super::field::{MISSING, NumberType, PmmlType, ValueKind, indicator, rounded}
 use super::strings::RowStrings;
 use super::temporal::{self, SECONDS_PER_DAY};
 use super::xml;
+use tensorserve_codec::java::{double_text, single_text};
 
 /// Whether values of the type `from` have ones of the type `to`.
 pub(super) fn is_convertible(from: PmmlType, to: PmmlType) -> bool {
@@ -101,59 +102,5 @@ pub(super) fn text_of<'r>(value: f64, from: PmmlType, strings: &RowStrings<'r>) 
         kind @ (ValueKind::Date | ValueKind::Time | ValueKind::DateTime) => {
             Cow::Owned(temporal::format(value, kind))
         }
-    }
-}
-
-/// A number as Java writes a `double`: `2.0`, `1.0E10`, `Infinity`.
-fn double_text(value: f64) -> String {
-    java_text(value, &format!("{value:e}"))
-}
-
-/// A number as Java writes a `float`.
-#[allow(clippy::cast_possible_truncation)] // It is one.
-fn single_text(value: f64) -> String {
-    java_text(value, &format!("{:e}", value as f32))
-}
-
-/// `scientific` is the shortest text with an exponent.
-fn java_text(value: f64, scientific: &str) -> String {
-    /// From here on, and below [`SMALL`], Java writes an exponent.
-    const LARGE: f64 = 1e7;
-    const SMALL: f64 = 1e-3;
-    if value.is_infinite() {
-        return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let Some((digits, exponent)) = scientific.split_once('e') else {
-        return scientific.to_owned();
-    };
-    let point = if digits.contains('.') { "" } else { ".0" };
-    if value == 0.0 || (value.abs() >= SMALL && value.abs() < LARGE) {
-        let plain: f64 = scientific.parse().unwrap_or(value);
-        let text = plain.to_string();
-        return if text.contains('.') { text } else { format!("{text}.0") };
-    }
-    format!("{digits}{point}E{exponent}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_the_text_of_java() {
-        // From Double.toString.
-        for (value, text) in [
-            (2.0, "2.0"),
-            (-0.5, "-0.5"),
-            (1e7, "1.0E7"),
-            (1234567.5, "1234567.5"),
-            (1.25e-4, "1.25E-4"),
-            (0.001, "0.001"),
-            (0.0, "0.0"),
-            (f64::INFINITY, "Infinity"),
-        ] {
-            assert_eq!(double_text(value), text);
-        }
-        assert_eq!(single_text(f64::from(0.1f32)), "0.1");
     }
 }

@@ -21,7 +21,10 @@ impl SparkPipeline {
         let inputs = self.inputs.iter().map(|input| {
             let spec = match input.kind {
                 InputKind::Number => TensorSpec::new(&*input.name, DType::Double, &[-1]),
-                InputKind::Text => TensorSpec::new(&*input.name, DType::String, &[-1]),
+                InputKind::Text => TensorSpec {
+                    number_texts: input.number_texts,
+                    ..TensorSpec::new(&*input.name, DType::String, &[-1])
+                },
                 InputKind::Vector(size) => {
                     return TensorSpec::new(&*input.name, DType::Double, &[-1, dimension(size)]);
                 }

@@ -9,6 +9,7 @@ use super::registry;
 use super::schema::{ColumnKind, Schema};
 use super::stage::Stage;
 use super::{MAX_CLASSES, MAX_WIDTH, damaged, unsupported};
+use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The classes that hold stages. Spark has them in Scala and in Python.
@@ -60,6 +61,8 @@ pub(super) struct PipelineInput {
     pub(super) name: String,
     pub(super) column: usize,
     pub(super) kind: InputKind,
+    /// How numbers in place of texts are written.
+    pub(super) number_texts: Option<NumberTexts>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -318,5 +321,5 @@ fn input(schema: &Schema, column: usize) -> Result<PipelineInput> {
         }
         _ => InputKind::Number,
     };
-    Ok(PipelineInput { name, column, kind })
+    Ok(PipelineInput { name, column, kind, number_texts: schema.number_texts(column) })
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{damaged, unsupported};
+use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::Result;
 
 /// The most columns of a pipeline.
@@ -64,6 +65,9 @@ struct SchemaColumn {
     /// The number of categories of a column of indices, where it is known: 2.x's one-hot encoder needs
     /// it.
     categories: Option<usize>,
+    /// How numbers are written that Spark has turned into the labels of an index; `None` before the first label,
+    /// and `Some(None)` if they are texts.
+    number_texts: Option<Option<NumberTexts>>,
     /// The texts of these categories.
     labels: Option<Arc<[Arc<str>]>>,
 }
@@ -189,8 +193,14 @@ impl Schema {
         if number >= MAX_COLUMNS {
             return Err(unsupported(format!("a pipeline of more than {MAX_COLUMNS} columns")));
         }
-        let column =
-            SchemaColumn { name: name.to_owned(), kind, is_input, categories: None, labels: None };
+        let column = SchemaColumn {
+            name: name.to_owned(),
+            kind,
+            is_input,
+            categories: None,
+            number_texts: None,
+            labels: None,
+        };
         self.columns.push(column);
         self.numbers.insert(name.to_owned(), number);
         Ok(number)
@@ -250,6 +260,20 @@ impl Schema {
             column.categories = Some(categories);
             column.labels = labels;
         }
+    }
+
+    /// Says how the labels of column `number` are written, if they are those of numbers.
+    pub(super) fn set_number_texts(&mut self, number: usize, texts: Option<NumberTexts>) {
+        if let Some(column) = self.columns.get_mut(number) {
+            let known = column.number_texts.unwrap_or(texts);
+            column.number_texts = Some(known.filter(|known| Some(*known) == texts));
+        }
+    }
+
+    /// How the numbers are written that column `number` may have in place of texts.
+    pub(super) fn number_texts(&self, number: usize) -> Option<NumberTexts> {
+        let column = self.columns.get(number)?;
+        column.number_texts.flatten().filter(|_| column.kind == ColumnKind::Category)
     }
 
     pub(super) fn categories(&self, number: usize) -> Option<usize> {

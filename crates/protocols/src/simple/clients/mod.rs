@@ -382,6 +382,7 @@ mod tests {
             shape: DeclaredShape::Dims(vec![(-1, String::new())]),
             sparse: None,
             takes_missing: false,
+            number_texts: None,
             quantization: None,
             column_names: Vec::new(),
         };

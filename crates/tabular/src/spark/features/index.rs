@@ -9,6 +9,8 @@ use super::super::schema::{ColumnKind, Schema, Wanted};
 use super::super::stage::{Rejected, Stage, reject};
 use super::super::table::{Column, Table};
 use super::super::{damaged, float};
+use tensorserve_codec::java::double_text;
+use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::Result;
 
 /// How many characters of a text an error shows.
@@ -68,6 +70,7 @@ pub(in super::super) fn string_indexer(
     let mut stages: Vec<Box<dyn Stage>> = Vec::new();
     for ((name, output), labels) in inputs.into_iter().zip(outputs).zip(labels) {
         let input = schema.read(name, Wanted::Category)?;
+        schema.set_number_texts(input, number_texts(&labels));
         let output = schema.make(output, ColumnKind::Number)?;
         let count = labels.len() + usize::from(invalid == Invalid::Keep);
         let pairs = || labels.iter().enumerate().map(|(index, label)| (label, float(index)));
@@ -85,6 +88,20 @@ pub(in super::super) fn string_indexer(
         stages.push(Box::new(stage));
     }
     Ok(Box::new(Stages(stages)))
+}
+
+/// How the numbers are written that Spark has turned into these labels; `None` if one is no number's.
+fn number_texts(labels: &[Arc<str>]) -> Option<NumberTexts> {
+    let is_integer =
+        |label: &Arc<str>| label.parse::<i64>().is_ok_and(|number| number.to_string() == **label);
+    let is_double =
+        |label: &Arc<str>| label.parse::<f64>().is_ok_and(|number| double_text(number) == **label);
+    match labels {
+        [] => None,
+        _ if labels.iter().all(is_integer) => Some(NumberTexts::Integers),
+        _ if labels.iter().all(is_double) => Some(NumberTexts::Doubles),
+        _ => None,
+    }
 }
 
 /// The bits of the number that a label is the text of.
