@@ -81,6 +81,9 @@ fn at(elements: &[Size], index: usize) -> Option<&Size> {
 /// The result for two sizes.
 #[must_use]
 pub fn of_sizes(op: Integers, a: &Size, b: &Size, symbols: &Symbols) -> Size {
+    if let Some(holds) = with_rows(op, a, b) {
+        return Size::number(i64::from(holds));
+    }
     let compare = |holds: fn(i64, i64) -> bool| {
         a.map_numbers(b, symbols, move |a, b| Some(i64::from(holds(a, b))))
     };
@@ -102,6 +105,23 @@ pub fn of_sizes(op: Integers, a: &Size, b: &Size, symbols: &Symbols) -> Size {
         Integers::NotEqual => compare(|a, b| a != b),
         Integers::And => a.map_numbers(b, symbols, |a, b| Some(i64::from(a != 0 && b != 0))),
         Integers::Or => a.map_numbers(b, symbols, |a, b| Some(i64::from(a != 0 || b != 0))),
+    }
+}
+
+/// The comparison of the number of rows, of which a batch has at least one, with a number that is smaller than
+/// any that it can be.
+fn with_rows(op: Integers, a: &Size, b: &Size) -> Option<bool> {
+    let is_above = |rows: &Size, number: &Size| Some(number.as_number()? < rows.least_rows()?);
+    let (is_greater, is_less) = (is_above(a, b) == Some(true), is_above(b, a) == Some(true));
+    if !is_greater && !is_less {
+        return None;
+    }
+    match op {
+        Integers::Equal => Some(false),
+        Integers::NotEqual => Some(true),
+        Integers::Greater | Integers::GreaterEqual => Some(is_greater),
+        Integers::Less | Integers::LessEqual => Some(is_less),
+        _ => None,
     }
 }
 
@@ -186,6 +206,21 @@ mod tests {
             assert!(arithmetic(op, &counter, &three, &symbols).is_err(), "{op:?}");
         }
         assert!(arithmetic(Integers::Greater, &counter, &rows, &symbols).is_err());
+    }
+
+    #[test]
+    fn a_batch_has_rows() {
+        let symbols = Symbols::default();
+        let of = |op, a: &Size, b: &Size| of_sizes(op, a, b, &symbols).as_number();
+        let (rows, zero, one) = (Size::rows(), Size::number(0), Size::number(1));
+        assert_eq!(of(Integers::Equal, &rows, &zero), Some(0));
+        assert_eq!(of(Integers::NotEqual, &zero, &rows), Some(1));
+        assert_eq!(of(Integers::Greater, &rows, &zero), Some(1));
+        assert_eq!(of(Integers::Less, &rows, &zero), Some(0));
+        assert_eq!(of(Integers::Less, &zero, &rows), Some(1));
+        assert_eq!(of(Integers::Equal, &rows, &one), None);
+        assert_eq!(of(Integers::Greater, &rows, &one), None);
+        assert_eq!(of(Integers::Equal, &rows.times(&symbols.fresh()), &zero), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::plain::{axis_of, deterministic, dimension, elementwise, plain_flow, with_rows};
 use crate::size::{Size, Symbols, product};
-use crate::value::{Flow, Outcome, Stop, Value, mixed, unknown};
+use crate::value::{Flow, MAX_ELEMENTS, Outcome, Stop, Value, mixed, unknown};
 
 /// The shape of `value`, a vector.
 ///
@@ -380,6 +380,20 @@ fn common_axis(values: &[&Value]) -> Result<Option<usize>, Stop> {
     Ok(found)
 }
 
+/// Small vectors of equal length as a matrix.
+fn pack_vectors(values: &[&Value]) -> Option<Value> {
+    let length = values.first()?.elements.as_ref()?.len();
+    let mut elements = Vec::new();
+    for value in values {
+        let its = value.elements.as_ref().filter(|its| its.len() == length)?;
+        elements.extend(its.iter().cloned());
+    }
+    let is_small = values.iter().all(|value| value.rank() == Some(1));
+    let size = |count: usize| i64::try_from(count).ok().map(Size::number);
+    let dims = vec![size(values.len())?, size(length)?];
+    (is_small && elements.len() <= MAX_ELEMENTS).then(|| Value::of_elements(elements, dims))
+}
+
 /// Tensors of equal shape along a new dimension `axis`.
 ///
 /// # Errors
@@ -390,6 +404,9 @@ pub fn pack(values: &[&Value], axis: i64) -> Outcome {
         if scalars && values.iter().all(|value| value.elements.is_some()) {
             let elements = values.iter().filter_map(|value| value.elements.as_ref());
             return Ok(Value::vector(elements.flatten().cloned().collect()));
+        }
+        if let (0, Some(matrix)) = (axis, pack_vectors(values)) {
+            return Ok(matrix);
         }
         let rows = common_axis(values)?;
         let Some(first) = values.first() else {

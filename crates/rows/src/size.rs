@@ -99,6 +99,14 @@ impl Size {
         matches!(self, Size::Rows(_))
     }
 
+    /// The least that a multiple of the number of rows can be: a batch has at least one.
+    pub(crate) fn least_rows(&self) -> Option<i64> {
+        match self {
+            Size::Rows(product) => product.as_number().filter(|factor| *factor > 0),
+            Size::Fixed(_) | Size::Other => None,
+        }
+    }
+
     /// The product.
     #[must_use]
     pub fn times(&self, other: &Self) -> Self {

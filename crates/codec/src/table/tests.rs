@@ -39,7 +39,8 @@ fn wrong_tables_are_refused_with_their_place() {
     };
     assert_eq!(
         refused("22,male\n"),
-        "the first line must have the names of the columns: \"22\" is not one of age, sex"
+        "the first line must have the names of the columns: the model has no input \"22\"; its inputs are \
+         \"age\", \"sex\""
     );
     assert_eq!(refused("age,sex\n\nx,y\n"), "line 3, column age: \"x\" is not a number");
     assert_eq!(refused("age,sex\n1\n"), "line 2 has 1 fields; the columns are 2");

@@ -40,7 +40,19 @@ impl Values {
             DType::Float => Values::Float(aligned_vec(0)),
             DType::Double => Values::Double(aligned_vec(0)),
             DType::String => Values::Text(StringsBuilder::default()),
-            other => Values::Integers(other, Vec::new()),
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool
+            | DType::Half
+            | DType::BFloat16
+            | DType::Complex64
+            | DType::Complex128 => Values::Integers(dtype, Vec::new()),
         }
     }
 
@@ -103,7 +115,14 @@ impl Values {
                 DType::UInt16 => Tensor::from_vec(shape, converted::<u16>(&values)?),
                 DType::UInt32 => Tensor::from_vec(shape, converted::<u32>(&values)?),
                 DType::UInt64 => Tensor::from_vec(shape, converted::<u64>(&values)?),
-                _ => Tensor::from_vec(shape, converted::<i64>(&values)?),
+                DType::Int64
+                | DType::Float
+                | DType::Double
+                | DType::String
+                | DType::Half
+                | DType::BFloat16
+                | DType::Complex64
+                | DType::Complex128 => Tensor::from_vec(shape, converted::<i64>(&values)?),
             },
         }
     }

@@ -9,21 +9,29 @@ use super::servable::Servable;
 use tensorserve_os as os;
 use tensorserve_platform::synthetic_samples;
 
-/// The samples of one signature may take so long.
-const SAMPLE_LIMIT: Duration = Duration::from_secs(1);
+/// The samples of one signature may take so long if its rows are known to be independent: they are a second
+/// look, and a busy machine leaves little to a thread of low priority while a reload waits for it.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
 
-/// Those of all signatures of a version may.
-const VERSION_LIMIT: Duration = Duration::from_secs(4);
+/// The same where only the operator says that rows are independent.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// Those of all signatures of a version may take so many times as long.
+const SIGNATURES: u32 = 4;
 
 /// Runs samples of all signatures whose requests are joined, on a thread of low priority: requests to
 /// other versions come first. Blocks until they have run.
 pub(super) fn run(servable: &Servable) {
-    let end = Instant::now() + VERSION_LIMIT;
+    let started = Instant::now();
     let work = || {
         os::lower_priority();
         for (signature, queue) in servable.model_queues() {
             if queue.takes_samples() {
-                let end = end.min(Instant::now() + SAMPLE_LIMIT);
+                let limit = match signature.rows.is_independent() {
+                    true => SECOND_LOOK,
+                    false => FIRST_LOOK,
+                };
+                let end = (started + limit * SIGNATURES).min(Instant::now() + limit);
                 queue.run_samples(synthetic_samples(signature), end);
             }
         }

@@ -169,14 +169,14 @@ fn read_fields(text: &[u8]) -> Result<Columns> {
     columns.resize_with(names.len(), RawColumn::default);
     let mut width = None;
     while reader.next_record()? {
-        let (line, mut found) = (reader.record_line(), 0);
+        let (line, mut found) = (reader.record_line(), 0_usize);
         let labels = match width {
             Some(width) => width - names.len(),
             None => count_fields(reader.clone())?.saturating_sub(names.len()),
         };
         let width = *width.get_or_insert(names.len() + labels);
         while let Some(field) = reader.next_field()? {
-            let column = (found as usize).checked_sub(labels).and_then(|at| columns.get_mut(at));
+            let column = found.checked_sub(labels).and_then(|at| columns.get_mut(at));
             found += 1;
             if let Some(column) = column {
                 meter.add(field.len() + size_of::<usize>() + size_of::<Node>())?;

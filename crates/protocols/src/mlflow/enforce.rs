@@ -264,8 +264,9 @@ fn enforce_columns<'a>(
             continue;
         };
         let to = match (ValueType::of_column(&column.dtype), kind) {
-            // The columns of data frames are of objects; those of CSV are typed.
-            (ValueType::Text, PayloadKind::Table) | (_, PayloadKind::Csv) => ValueType::Any,
+            // Texts of data frames are any objects; those of CSV are read, also as the bytes of `binary`.
+            (ValueType::Text, PayloadKind::Table | PayloadKind::Csv)
+            | (ValueType::Binary, PayloadKind::Csv) => ValueType::Any,
             (to, _) => to,
         };
         for value in &mut values {
@@ -359,10 +360,7 @@ fn enforce_array<'a>(
     let Some(tensor) = tensors.first() else {
         return without_schema(payload);
     };
-    let to = match kind {
-        PayloadKind::Csv => ValueType::Any,
-        PayloadKind::Table | PayloadKind::Other => ValueType::of_numpy(&tensor.dtype),
-    };
+    let to = tensor_type(tensor, kind);
     let mut table = match payload {
         Payload::Array(node) => {
             let array = NodeArray::of(node)?.cast(&to)?.check_shape(&tensor.shape)?;
@@ -415,6 +413,14 @@ fn enforce_array<'a>(
     into_matrix(table).map(ModelData::Array)
 }
 
+/// What the values of a tensor are converted to; texts of CSV are read.
+fn tensor_type(tensor: &TensorInput, kind: PayloadKind) -> ValueType {
+    match (ValueType::of_numpy(&tensor.dtype), kind) {
+        (ValueType::Text, PayloadKind::Csv) => ValueType::Any,
+        (to, _) => to,
+    }
+}
+
 /// The error of data that is not an array, of a type of Python.
 fn no_array(kind: &str) -> Error {
     fault::schema(format_args!(
@@ -446,10 +452,7 @@ fn reshaped_column<'a>(
     kind: PayloadKind,
 ) -> Result<NodeArray<'a>> {
     let shape = &tensor.shape;
-    let to = match kind {
-        PayloadKind::Csv => ValueType::Any,
-        PayloadKind::Table | PayloadKind::Other => ValueType::of_numpy(&tensor.dtype),
-    };
+    let to = tensor_type(tensor, kind);
     if values.iter().all(Node::is_scalar) && !matches!(shape[..], [-1] | [-1, 1]) {
         return Err(fault::schema(format_args!(
             "The input pandas dataframe column '{}' contains scalar values, which requires the shape \

@@ -95,7 +95,10 @@ impl ModelInputs {
             ModelInputs::Matrix { width, names, .. } => {
                 let shape = [-1, i64::try_from(*width).unwrap_or(i64::MAX)];
                 let data = TensorSpec::new(DATA, DType::Double, &shape).with_missing_values();
-                return Ok(Signature::row_by_row(vec![data.with_given_column_names(names, "")], outputs));
+                return Ok(Signature::row_by_row(
+                    vec![data.with_given_column_names(names, "")],
+                    outputs,
+                ));
             }
             ModelInputs::Features(features) => features,
         };
