@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 
+use super::json::java::{number_text, single_text};
 use super::json::number::Number;
 use super::json::{Bf16, Half, Scalar};
-use tensorserve_tensor::{DType, Tensor, aligned_vec};
+use tensorserve_tensor::{DType, NumberTexts, StringsBuilder, Tensor, aligned_vec};
 
 /// Casts a tensor to `dtype` by the rules for JSON numbers: integers become floats and floats are
 /// rounded, but a float never becomes an integer. Booleans become 0 and 1. `None` if a value does not fit, or one of the
@@ -66,6 +67,33 @@ fn cast_each<T: Scalar, const SIZE: usize>(
     Tensor::from_vec(tensor.shape().clone(), values).ok()
 }
 
+/// The texts of a tensor of numbers, of which NaN is a missing value; `None` if one has none.
+#[must_use]
+pub fn tensor_texts(tensor: &Tensor, texts: NumberTexts) -> Option<Tensor> {
+    let mut strings = StringsBuilder::default();
+    let is_single = tensor.dtype() == DType::Float && texts == NumberTexts::Doubles;
+    let is_float = matches!(tensor.dtype(), DType::Float | DType::Double);
+    match is_float {
+        true => {
+            let doubles = cast(tensor, DType::Double)?;
+            for value in doubles.values::<f64>()? {
+                match value {
+                    value if value.is_nan() => strings.push(b""),
+                    value if is_single => strings.push(single_text(*value).as_bytes()),
+                    value => strings.push(number_text(Number::Float(*value), texts)?.as_bytes()),
+                }
+            }
+        }
+        false => {
+            let integers = cast(tensor, DType::Int64)?;
+            for value in integers.values::<i64>()? {
+                strings.push(number_text(Number::Negative(*value), texts)?.as_bytes());
+            }
+        }
+    }
+    Tensor::from_strings(tensor.shape().clone(), strings).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +123,27 @@ mod tests {
         assert!(cast(&tensor(&[1i64 << 40]), DType::Int32).is_none());
         assert!(cast(&tensor(&[-1i32]), DType::UInt64).is_none());
         assert!(cast(&tensor(&[1i32]), DType::Bool).is_none());
+    }
+
+    fn texts<T: Element>(values: &[T], style: NumberTexts) -> Option<Vec<String>> {
+        let values = AlignedVec::from_slice(0, values);
+        let tensor = Tensor::from_vec(Shape::vector(values.len()), values).expect("a vector");
+        let made = tensor_texts(&tensor, style)?;
+        let text = |text: &[u8]| String::from_utf8(text.to_vec()).expect("UTF-8");
+        Some(made.strings().expect("strings").iter().map(text).collect())
+    }
+
+    #[test]
+    fn numbers_become_the_texts_of_their_column() {
+        let (integers, doubles) = (NumberTexts::Integers, NumberTexts::Doubles);
+        let of = |all: &[&str]| Some(all.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+        assert_eq!(texts(&[1i64, -10_115], integers), of(&["1", "-10115"]));
+        assert_eq!(texts(&[1i32], doubles), of(&["1.0"]));
+        assert_eq!(texts(&[1.0f64, f64::NAN], integers), of(&["1", ""]));
+        assert_eq!(texts(&[0.1f64, 2.0, 1e7], doubles), of(&["0.1", "2.0", "1.0E7"]));
+        assert_eq!(texts(&[0.1f32], doubles), of(&["0.1"]));
+        assert_eq!(texts(&[0.5f64], integers), None);
+        assert_eq!(texts(&[f64::INFINITY], integers), None);
+        assert_eq!(number_text(Number::Unsigned(u64::MAX), integers), Some(u64::MAX.to_string()));
     }
 }

@@ -340,7 +340,7 @@ fn digits(text: &[u8]) -> (&[u8], &[u8]) {
 
 /// Reads lines that hold only numbers into a tensor: a matrix with one row per line, or a vector if
 /// every line has one number. `None` for text, quotes, lines of different lengths, numbers that
-/// `dtype` cannot represent, and more than `max_bytes`; [`field`] and [`kind`] read these.
+/// `dtype` cannot represent, and more than `max_bytes`; [`CsvReader`] and [`kind`] read these.
 #[must_use]
 pub fn numbers(text: &[u8], dtype: DType, max_bytes: usize) -> Option<Tensor> {
     match dtype {

@@ -13,7 +13,6 @@ pub mod cast;
 pub mod csv;
 pub mod event_stream;
 pub mod flatbuffer;
-pub mod java;
 pub mod json;
 pub mod npy;
 pub mod places;

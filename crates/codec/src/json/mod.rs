@@ -15,6 +15,7 @@
 
 pub mod dump;
 pub mod float;
+pub mod java;
 pub mod members;
 pub mod number;
 pub mod read;

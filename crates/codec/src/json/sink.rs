@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
+use super::java::number_text;
 use super::number::Number;
 use super::scan::Cursor;
 use super::walk::{
@@ -11,7 +12,6 @@ use super::walk::{
     is_base64_object,
 };
 use crate::base64::{self, Alphabet};
-use crate::java::number_text;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{
     AlignedVec, Buffer, DType, Element, NumberTexts, STRING_OVERHEAD, Shape, StringsBuilder,

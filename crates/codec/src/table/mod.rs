@@ -120,7 +120,7 @@ fn read_matrix(
     if order.is_none()
         && let Some(tensor) = csv::numbers(rest, dtype, max_bytes)
     {
-        return as_matrix(tensor);
+        return Ok(tensor);
     }
     let (mut values, mut room) = (Values::of(dtype), Room::new(max_bytes));
     let (mut rows, mut width) = (0, order.as_ref().map(Vec::len));
@@ -148,14 +148,6 @@ fn read_matrix(
     };
     let size = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     values.into_tensor(Shape::new(&[size(rows), size(width)])?)
-}
-
-/// One number for each row as a matrix of one column.
-fn as_matrix(tensor: Tensor) -> Result<Tensor> {
-    match tensor.shape().dims() {
-        [rows] => tensor.reshaped(Shape::new(&[*rows, 1])?),
-        _ => Ok(tensor),
-    }
 }
 
 fn read_columns(

@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::servable::Servable;
+use crate::batch::BatchQueue;
 use tensorserve_os as os;
 use tensorserve_platform::synthetic_samples;
+use tensorserve_tensor::Signature;
 
 /// The samples of one signature may take so long if its rows are known to be independent: they are a second
 /// look, and a busy machine leaves little to a thread of low priority while a reload waits for it.
@@ -21,11 +22,11 @@ const SIGNATURES: u32 = 4;
 
 /// Runs samples of all signatures whose requests are joined, on a thread of low priority: requests to
 /// other versions come first. Blocks until they have run.
-pub(super) fn run(servable: &Servable) {
+pub(super) fn run(queues: &[(&Signature, &BatchQueue)], model: &str, version: i64) {
     let started = Instant::now();
     let work = || {
         os::lower_priority();
-        for (signature, queue) in servable.model_queues() {
+        for (signature, queue) in queues {
             if queue.takes_samples() {
                 let limit = match signature.rows.is_independent() {
                     true => SECOND_LOOK,
@@ -36,7 +37,7 @@ pub(super) fn run(servable: &Servable) {
             }
         }
     };
-    if !servable.model_queues().any(|(_, queue)| queue.takes_samples()) {
+    if !queues.iter().any(|(_, queue)| queue.takes_samples()) {
         return;
     }
     thread::scope(|scope| {
@@ -44,7 +45,6 @@ pub(super) fn run(servable: &Servable) {
         let named = thread::Builder::new().name("load samples".to_owned());
         let outcome = named.spawn_scoped(scope, work).map(thread::ScopedJoinHandle::join);
         if !matches!(outcome, Ok(Ok(Ok(())))) {
-            let (model, version) = (servable.model(), servable.version());
             log::warn!("{model} version {version}: samples of requests could not be run");
         }
     });

@@ -129,7 +129,8 @@ impl VersionLoad<'_> {
                 servable = self.load(1)?;
                 self.warm(&servable)?;
             }
-            samples::run(&servable);
+            let queues: Vec<_> = servable.model_queues().collect();
+            samples::run(&queues, self.model, self.version);
         }
         if let Some(handlers) = handlers {
             let _ = servable.loaded.handlers.set(handlers);

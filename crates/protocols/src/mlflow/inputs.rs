@@ -7,7 +7,7 @@ use super::enforce::{ModelData, NodeArray, into_matrix};
 use super::fault;
 use super::node::Node;
 use super::table::{ColumnName, Table, TableColumn};
-use tensorserve_codec::java::number_text;
+use tensorserve_codec::json::java::number_text;
 use tensorserve_codec::json::number::Number;
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::budget;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::datatype;
 use super::shared_memory::SharedOutput;
 use tensorserve_codec::cast::cast;
-use tensorserve_codec::java::tensor_texts;
+use tensorserve_codec::cast::tensor_texts;
 use tensorserve_core::engine::{
     InferRequest, ModelHandle, ModelSpec, Resolver, SignatureRun, Unresolved, VersionSelector,
 };

@@ -9,7 +9,7 @@ use super::super::schema::{ColumnKind, Schema, Wanted};
 use super::super::stage::{Rejected, Stage, reject};
 use super::super::table::{Column, Table};
 use super::super::{damaged, float};
-use tensorserve_codec::java::double_text;
+use tensorserve_codec::json::java::double_text;
 use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::Result;
 
