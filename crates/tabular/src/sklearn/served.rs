@@ -201,7 +201,8 @@ fn count_rows(columns: &[InputColumn], inputs: &[Tensor]) -> Result<usize> {
     let mut rows = None;
     for (column, input) in columns.iter().zip(inputs) {
         let name = &column.name;
-        let [count] = *input.shape().dims() else {
+        // A table of one column may come as a matrix.
+        let ([count] | [count, 1]) = *input.shape().dims() else {
             return Err(Error::invalid(format!(
                 "input {name:?} has the shape {:?}, and the model takes one value for each row: [-1]",
                 input.shape()
