@@ -1,7 +1,9 @@
 //! Models that were once served with wrong values, or refused though they are documented, and models of the
 //! same kinds by other versions (`make_versions.py`). Each folder of `tests/data/reports` has models, a request for all of them (`request.json`), and for each model the
 //! values of the library that wrote it (`right.json` for `model`, `NAME.right.json` for `NAME`), or words of
-//! the error that must refuse it (`NAME.refused.txt`).
+//! the error that must refuse it (`NAME.refused.txt`). The folders `matrix-*` have models of
+//! `tests/data/platforms/matrix.py` that differed from scikit-learn, some with a request that it refuses
+//! (`refused-row.json`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +22,10 @@ use crate::support::{alike, data};
 const TOLERANCE: Option<f64> = Some(1e-9);
 
 /// How many models are served, and how many are refused.
-const LEAST_SERVED: usize = 80;
-const LEAST_REFUSED: usize = 3;
+const LEAST_SERVED: usize = 100;
+const LEAST_REFUSED: usize = 4;
+/// How many models have a row that must be refused.
+const LEAST_REFUSING: usize = 11;
 
 /// A model of a report, with the name under which it is served.
 struct Report {
@@ -64,12 +68,10 @@ fn expectation(model: &Path, ending: &str) -> PathBuf {
     })
 }
 
-#[test]
-fn models_of_reports_predict_what_their_libraries_do() {
-    let reports = reports("right.json");
-    assert!(reports.len() >= LEAST_SERVED, "reports are missing: {}", reports.len());
+/// Serves all models of `reports`.
+fn serve(reports: &[(Report, String)]) -> TestServer {
     let mut settings = settings();
-    for (report, _) in &reports {
+    for (report, _) in reports {
         settings.models.push(ModelSettings {
             path: Some(report.model.clone()),
             name: Some(report.name.clone()),
@@ -78,6 +80,27 @@ fn models_of_reports_predict_what_their_libraries_do() {
     }
     let server = TestServer::start(settings);
     server.wait_until_started();
+    server
+}
+
+#[test]
+fn rows_that_the_library_refuses_are_refused() {
+    let mut reports = reports("right.json");
+    reports.retain(|(report, _)| report.model.with_file_name("refused-row.json").exists());
+    assert!(reports.len() >= LEAST_REFUSING, "reports are missing: {}", reports.len());
+    let server = serve(&reports);
+    for (Report { name, model, .. }, _) in reports {
+        let request = fs::read_to_string(model.with_file_name("refused-row.json")).expect("a row");
+        let answer = server.post(&format!("/v1/models/{name}:predict"), request);
+        assert_eq!(answer.status, 400, "{name}: {}", answer.text());
+    }
+}
+
+#[test]
+fn models_of_reports_predict_what_their_libraries_do() {
+    let reports = reports("right.json");
+    assert!(reports.len() >= LEAST_SERVED, "reports are missing: {}", reports.len());
+    let server = serve(&reports);
     let mut wrong = Vec::new();
     for (Report { name, request, .. }, right) in reports {
         let right: Map<String, Value> = serde_json::from_str(&right).expect("outputs");
@@ -86,8 +109,9 @@ fn models_of_reports_predict_what_their_libraries_do() {
             wrong.push(format!("{name}: {}", answer.text()));
             continue;
         }
-        // TensorFlow Serving writes -Infinity, which is not valid JSON.
-        let text = answer.text().replace("-Infinity", "null");
+        // TensorFlow Serving writes these, which are not valid JSON.
+        let words = ["-Infinity", "Infinity", "NaN"];
+        let text = words.iter().fold(answer.text(), |text, word| text.replace(word, "null"));
         let answer: Value = serde_json::from_str(&text).expect("JSON");
         for (output, right) in right {
             // The only output has no name.

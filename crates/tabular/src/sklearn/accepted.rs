@@ -1,5 +1,6 @@
 //! Which values an estimator accepts: NaN and infinity are refused where scikit-learn refuses them.
 
+use super::estimator::Estimator;
 use super::rows::FeatureRows;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -68,6 +69,14 @@ fn check_values(rows: FeatureRows, accepted: AcceptedValues) -> Result<()> {
 }
 
 impl AcceptedValues {
+    /// What an estimator accepts that accepts missing values since scikit-learn `major.minor`.
+    pub(super) fn missing_since(estimator: &Estimator, major: u32, minor: u32) -> Self {
+        match estimator.is_older_than(major, minor) {
+            true => AcceptedValues::Finite,
+            false => AcceptedValues::FiniteOrNan,
+        }
+    }
+
     fn allows_nan(self) -> bool {
         matches!(
             self,

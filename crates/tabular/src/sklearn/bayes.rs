@@ -2,7 +2,7 @@
 
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor};
-use super::numeric::{argmax, dot, indicator, log_softmax};
+use super::numeric::{argmax, dot, indicator, log_softmax, softmax};
 use super::sparse::{SparseMatrix, sparse_dot};
 use tensorserve_tensor::error::Result;
 
@@ -13,6 +13,7 @@ struct BayesClassifier {
     /// For each class, the terms that do not depend on the row.
     constants: Vec<f64>,
     classes: usize,
+    scores: ClassScores,
 }
 
 enum Likelihood {
@@ -33,6 +34,19 @@ struct QuadraticClass {
 }
 
 impl BayesClassifier {
+    fn predictor(self, labels: ClassLabels) -> Predictor {
+        let scores = self.scores;
+        Predictor::classifier(self, labels, scores)
+    }
+
+    /// Makes probabilities of log-likelihoods, or their logarithms.
+    fn normalize(&self, scores: &mut [f64]) {
+        match self.scores.are_logs() {
+            true => log_softmax(scores),
+            false => softmax(scores),
+        }
+    }
+
     /// Writes the log-likelihoods of `row` to `scores`; `scratch` has room for a row.
     fn log_likelihoods(&self, row: &[f64], scores: &mut [f64], scratch: &mut [f64]) {
         let scores = scores.iter_mut().zip(&self.constants);
@@ -134,7 +148,7 @@ impl Classifier for BayesClassifier {
             self.sparse_log_likelihoods(matrix, scores);
             for (class, scores) in classes.iter_mut().zip(scores.chunks_exact_mut(self.classes)) {
                 *class = argmax(scores);
-                log_softmax(scores);
+                self.normalize(scores);
             }
             return Ok(());
         }
@@ -143,7 +157,7 @@ impl Classifier for BayesClassifier {
         for ((row, class), scores) in rows.iter().zip(classes).zip(scores) {
             self.log_likelihoods(row, scores, &mut scratch);
             *class = argmax(scores);
-            log_softmax(scores);
+            self.normalize(scores);
         }
         Ok(())
     }
@@ -171,8 +185,8 @@ pub(super) fn gaussian(estimator: &Estimator) -> Result<Predictor> {
     }
     let half_precisions = variances.values.iter().map(|variance| 0.5 / variance).collect();
     let likelihood = Likelihood::Gaussian { means: means.values, half_precisions };
-    let model = BayesClassifier { features: means.columns, likelihood, constants, classes };
-    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+    let (features, scores) = (means.columns, ClassScores::LogProbabilities);
+    Ok(BayesClassifier { features, likelihood, constants, classes, scores }.predictor(labels))
 }
 
 /// Reads a `MultinomialNB`, a `ComplementNB` or a `BernoulliNB`.
@@ -204,8 +218,8 @@ pub(super) fn counting(estimator: &Estimator) -> Result<Predictor> {
         _ => {}
     }
     let likelihood = Likelihood::Counts { weights, threshold };
-    let model = BayesClassifier { features, likelihood, constants, classes };
-    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+    let scores = ClassScores::LogProbabilities;
+    Ok(BayesClassifier { features, likelihood, constants, classes, scores }.predictor(labels))
 }
 
 /// Reads a `QuadraticDiscriminantAnalysis`.
@@ -243,8 +257,12 @@ pub(super) fn quadratic(estimator: &Estimator) -> Result<Predictor> {
         parts.push(QuadraticClass { mean: mean.to_vec(), directions });
     }
     let likelihood = Likelihood::Quadratic { classes: parts };
-    let model = BayesClassifier { features, likelihood, constants, classes };
-    Ok(Predictor::classifier(model, labels, ClassScores::LogProbabilities))
+    // Before 1.6 it takes the logarithms of probabilities, which may be 0.
+    let scores = match estimator.is_older_than(1, 6) {
+        true => ClassScores::ProbabilitiesAndLogs,
+        false => ClassScores::LogProbabilities,
+    };
+    Ok(BayesClassifier { features, likelihood, constants, classes, scores }.predictor(labels))
 }
 
 /// The error for a matrix that does not have a row for each class.

@@ -51,7 +51,11 @@ impl BoostedTrees {
         baseline: Vec<f64>,
         link: BoostingLink,
     ) -> Result<Self> {
-        let accepts = AcceptedValues::Any;
+        // 0.21 takes no missing values.
+        let accepts = match estimator.is_older_than(0, 22) {
+            true => AcceptedValues::Finite,
+            false => AcceptedValues::Any,
+        };
         check_baseline(estimator, &baseline)?;
         Ok(BoostedTrees { trees, baseline, link, is_single_precision: false, accepts })
     }

@@ -115,6 +115,8 @@ struct CalibratedMember {
     calibration: Calibration,
     /// For each of the member's classes, the index in the whole.
     classes: Vec<usize>,
+    /// Whether probabilities that are NaN count as equal: before 1.0.
+    replaces_nan: bool,
 }
 
 impl CalibratedMember {
@@ -125,6 +127,10 @@ impl CalibratedMember {
         let values = response.values.chunks_exact(response.columns.max(1));
         for (values, scores) in values.zip(scores.chunks_exact_mut(classes)) {
             self.calibrate(values, &mut probabilities);
+            if self.replaces_nan {
+                let uniform = 1.0 / classes as f64;
+                probabilities.iter_mut().filter(|value| value.is_nan()).for_each(|x| *x = uniform);
+            }
             for (score, probability) in scores.iter_mut().zip(&probabilities) {
                 let is_rounded = *probability > 1.0 && *probability <= 1.0 + ROUNDING_TOLERANCE;
                 *score += if is_rounded { 1.0 } else { *probability };
@@ -220,17 +226,30 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
     let classes = labels.len();
     let mut members = Vec::new();
     for part in estimator.children(&["calibrated_classifiers_"])? {
-        members.push(read_member(&part, &labels)?);
+        members.push(read_member(estimator, &part, &labels)?);
     }
     let features = compile::same_features(estimator, members.iter().map(|member| &member.model))?;
     let model = CalibratedClassifier { features, members, classes };
     Ok(Predictor::classifier(model, labels, ClassScores::Probabilities))
 }
 
-fn read_member(part: &Estimator, labels: &ClassLabels) -> Result<CalibratedMember> {
+fn read_member(
+    estimator: &Estimator,
+    part: &Estimator,
+    labels: &ClassLabels,
+) -> Result<CalibratedMember> {
     let inner = part.child(part.attribute(&["estimator", "base_estimator"])?)?;
     let model = compile::compile_part(&inner)?;
     let method = Method::first(part, &model, &[Method::Decision, Method::Probability])?;
+    // Decisions by pairs of classes were scaled by the largest of all rows of a request.
+    let by_pairs = matches!(inner.class(), "SVC" | "NuSVC" | "OneVsOneClassifier");
+    if by_pairs && method == Method::Decision && labels.len() > 2 && estimator.is_older_than(0, 21)
+    {
+        return Err(part.unsupported(
+            "a member that votes by pairs of classes, of scikit-learn before 0.21, whose probabilities \
+             depend on the other rows of a request,",
+        ));
+    }
     let calibrators = part.children(&["calibrators", "calibrators_"])?;
     let wrong = || part.damaged("its calibrators do not fit the classes");
     let Predictor::Classifier(classifier) = &model.predictor else {
@@ -250,6 +269,7 @@ fn read_member(part: &Estimator, labels: &ClassLabels) -> Result<CalibratedMembe
             Calibration::ByClass(all)
         }
     };
+    let replaces_nan = estimator.is_older_than(1, 0);
     let is_binary = labels.len() == 2;
     let fits = match &calibration {
         Calibration::ByClass(all) if is_binary => all.len() == 1 && matches!(width, 1 | 2),
@@ -257,7 +277,7 @@ fn read_member(part: &Estimator, labels: &ClassLabels) -> Result<CalibratedMembe
         Calibration::Temperature(_) => width == labels.len() || (is_binary && width == 1),
     };
     match fits {
-        true => Ok(CalibratedMember { model, method, calibration, classes }),
+        true => Ok(CalibratedMember { model, method, calibration, classes, replaces_nan }),
         false => Err(wrong()),
     }
 }

@@ -41,13 +41,26 @@ impl PowerColumns {
         Ok(PowerColumns { lambdas, is_box_cox, scaler })
     }
 
-    fn apply(&self, row: &mut [f64]) {
+    fn transform(&self, row: &mut [f64]) {
         for (value, lambda) in row.iter_mut().zip(&self.lambdas) {
             *value = match self.is_box_cox {
                 true => box_cox(*value, *lambda),
                 false => yeo_johnson(*value, *lambda),
             };
         }
+    }
+
+    /// Refuses a power that is infinite, as the `StandardScaler` that follows does.
+    fn check(&self, row: &[f64], number: usize) -> Result<()> {
+        match self.scaler.is_some() && row.iter().any(|value| value.is_infinite()) {
+            true => Err(Error::invalid(format!(
+                "row {number} has a value whose power is too large, which the model does not scale"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn scale(&self, row: &mut [f64]) {
         if let Some((means, scales)) = &self.scaler {
             for ((value, mean), scale) in row.iter_mut().zip(means).zip(scales) {
                 *value = (*value - mean) / scale;
@@ -131,7 +144,9 @@ impl Transformer for PowerColumns {
                 )));
             }
             to.copy_from_slice(row);
-            PowerColumns::apply(self, to);
+            self.transform(to);
+            self.check(to, rows.first_row + number)?;
+            self.scale(to);
         }
         Ok(())
     }
@@ -152,6 +167,8 @@ pub(super) struct QuantileColumns {
     /// Whether values near the first and the last quantile count as these, and shares keep a distance from
     /// 0 and 1: for a normal distribution, and up to 0.20 for a uniform one.
     has_margin: bool,
+    /// Missing values are accepted since 0.20.
+    accepts: AcceptedValues,
 }
 
 impl QuantileColumns {
@@ -168,7 +185,8 @@ impl QuantileColumns {
         }
         let is_normal = estimator.text("output_distribution")? == "normal";
         let has_margin = is_normal || estimator.is_older_than(0, 21);
-        Ok(QuantileColumns { quantiles, references, is_normal, has_margin })
+        let accepts = AcceptedValues::missing_since(estimator, 0, 20);
+        Ok(QuantileColumns { quantiles, references, is_normal, has_margin, accepts })
     }
 
     fn at(&self, x: f64, quantiles: &[f64]) -> f64 {
@@ -266,7 +284,7 @@ impl Transformer for QuantileColumns {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
+        self.accepts
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

@@ -40,6 +40,8 @@ struct OneHotEncoder {
     is_sparse: bool,
     /// Whether those of scikit-learn are.
     is_sparse_there: bool,
+    /// Missing values are accepted since 0.24.
+    accepts: AcceptedValues,
 }
 
 /// How many columns an encoder makes of one before its rows are sparse.
@@ -55,7 +57,7 @@ impl Transformer for OneHotEncoder {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
+        self.accepts
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -143,7 +145,8 @@ pub(super) fn one_hot(
     // Its name until 1.1 is `sparse`; 1.2 and 1.3 have both.
     let setting = estimator.find(&["sparse_output", "sparse"]).and_then(PickleValue::bool);
     let is_sparse_there = setting.unwrap_or(true);
-    Ok(Box::new(OneHotEncoder { columns, output, is_sparse, is_sparse_there }))
+    let accepts = AcceptedValues::missing_since(estimator, 0, 24);
+    Ok(Box::new(OneHotEncoder { columns, output, is_sparse, is_sparse_there, accepts }))
 }
 
 /// The category of each column that gets no column.
@@ -220,6 +223,8 @@ struct OrdinalEncoder {
     columns: Vec<OrdinalColumn>,
     /// The code of other values; `None` if these are refused.
     unknown: Option<f64>,
+    /// Missing values are accepted since 1.0.
+    accepts: AcceptedValues,
 }
 
 impl Transformer for OrdinalEncoder {
@@ -232,7 +237,7 @@ impl Transformer for OrdinalEncoder {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
+        self.accepts
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -271,7 +276,8 @@ pub(super) fn ordinal(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         }
         columns.push(OrdinalColumn { categories, codes });
     }
-    Ok(Box::new(OrdinalEncoder { columns, unknown }))
+    let accepts = AcceptedValues::missing_since(estimator, 1, 0);
+    Ok(Box::new(OrdinalEncoder { columns, unknown, accepts }))
 }
 
 /// The parameter `name`; NaN if it is not set.

@@ -351,7 +351,10 @@ pub(super) fn ada_boost_classifier(estimator: &Estimator) -> Result<Predictor> {
         false if estimator.is_older_than(0, 22) => {
             return Err(estimator.unsupported("algorithm=SAMME of scikit-learn before 0.22"));
         }
-        false if estimator.is_older_than(1, 4) => Aggregation::HardVote,
+        // Changed by 1.3.1.
+        false if estimator.is_older_than(1, 3) || estimator.is_of_release("1.3.0") => {
+            Aggregation::HardVote
+        }
         false => Aggregation::Samme,
     };
     let classes = estimator.labels()?.len();

@@ -105,6 +105,12 @@ impl<'a> Estimator<'a> {
         version_numbers(version.unwrap_or("0")) < (major, minor)
     }
 
+    /// Whether it was written by this release of scikit-learn, such as `1.3.0`.
+    pub(super) fn is_of_release(&self, release: &str) -> bool {
+        let version = self.value.attribute("_sklearn_version").and_then(PickleValue::text);
+        version == Some(release)
+    }
+
     /// The first of the attributes `names` that is present and not `None`. Names differ between
     /// versions.
     pub(super) fn find(&self, names: &[&str]) -> Option<PickleValue<'a>> {

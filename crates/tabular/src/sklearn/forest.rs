@@ -114,7 +114,9 @@ pub(super) fn compile_trees(
     let first = members.first().unwrap_or(estimator);
     let features = count_features(estimator, first)?;
     let mut trees = SklearnTrees::new(features, shape.outputs * shape.width);
-    let mut allow_missing = true;
+    // A tree accepts missing values since 1.3, a forest since 1.4.
+    let is_forest = estimator.class().starts_with("RandomForest");
+    let mut allow_missing = !(is_forest && estimator.is_older_than(1, 4));
     for member in members {
         let tree = PickledTree::read(member)?;
         if (LeafShape { outputs: tree.outputs, width: tree.width }) != shape {

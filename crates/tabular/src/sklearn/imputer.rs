@@ -21,6 +21,7 @@ struct Imputer {
     texts: Vec<usize>,
     /// The columns for which a column is added that is 1 where the value is missing, else 0.
     indicated: Vec<usize>,
+    accepts: AcceptedValues,
 }
 
 /// Whether `value` is missing, if `missing` stands for a missing one.
@@ -43,7 +44,7 @@ impl Transformer for Imputer {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        accepted_with_missing(self.missing)
+        self.accepts
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -105,7 +106,12 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
         }
         false => Vec::new(),
     };
-    Ok(Box::new(Imputer { features, kept, fill, missing, texts, indicated }))
+    // `Imputer`, of 0.21 and before, checks no value.
+    let accepts = match estimator.class() {
+        "Imputer" => AcceptedValues::Any,
+        _ => accepted_with_missing(missing),
+    };
+    Ok(Box::new(Imputer { features, kept, fill, missing, texts, indicated, accepts }))
 }
 
 /// The replacement of each column, and the columns in which it is a text.

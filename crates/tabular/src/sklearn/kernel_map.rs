@@ -6,7 +6,7 @@ use super::known_rows::KnownRows;
 use super::model::{FeatureRows, Transformer};
 use super::numeric::dot;
 use super::sparse::sparse_dot;
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
 
 /// Products of the kernels of a row and those of the training with a matrix.
 struct KernelMap {
@@ -37,10 +37,18 @@ impl Transformer for KernelMap {
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         let mut kernels = vec![0.0; self.known.len()];
+        let first_row = rows.first_row;
         let rows = self.known.compare(rows);
         for (row, to) in to.chunks_exact_mut(self.columns.len().max(1)).enumerate() {
             rows.evaluate(row, &self.kernel, &mut kernels);
             if let Some((means, of_all)) = &self.means {
+                // As the centering of scikit-learn does.
+                if kernels.iter().any(|kernel| !kernel.is_finite()) {
+                    let row = first_row + row;
+                    return Err(Error::invalid(format!(
+                        "the kernel of row {row} is not finite, as the model needs it"
+                    )));
+                }
                 let mean = kernels.iter().sum::<f64>() / kernels.len() as f64;
                 for (kernel, of_row) in kernels.iter_mut().zip(means) {
                     *kernel = *kernel - of_row - mean + of_all;

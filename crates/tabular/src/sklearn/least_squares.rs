@@ -45,9 +45,9 @@ pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
     }
     let means = estimator.vector(&["_x_mean"])?;
     let intercepts = estimator.vector(&["intercept_"])?;
-    // Until 1.2 the coefficients are of scaled features.
-    let is_scaled = estimator.find(&["_coef_"]).is_some();
-    let names = if is_scaled { ["_coef_"] } else { ["coef_"] };
+    // Until 1.4 the coefficients are of scaled features; until 1.2 `coef_` has them transposed.
+    let is_scaled = estimator.is_older_than(1, 5);
+    let names = ["_coef_", "coef_"];
     let matrix = estimator.matrix_of_shape(&names, intercepts.len(), means.len())?;
     let mut coefficients = matrix.values;
     if is_scaled {

@@ -18,6 +18,7 @@ struct AffineScaler {
     bounds: Option<(f64, f64)>,
     /// Whether 0 stays 0, as sparse rows need it.
     keeps_zero: bool,
+    accepts: AcceptedValues,
 }
 
 impl AffineScaler {
@@ -39,7 +40,7 @@ impl Transformer for AffineScaler {
     }
 
     fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
+        self.accepts
     }
 
     fn takes_sparse(&self) -> bool {
@@ -87,6 +88,11 @@ impl Transformer for AffineScaler {
     }
 }
 
+/// What a scaler accepts: missing values since 0.20.
+fn accepted(estimator: &Estimator) -> AcceptedValues {
+    AcceptedValues::missing_since(estimator, 0, 20)
+}
+
 /// `(x - center) / scale`, either of which may be missing.
 fn center_and_scale(
     estimator: &Estimator,
@@ -106,7 +112,15 @@ fn center_and_scale(
         return Err(estimator.damaged("its center and its scale differ in length"));
     }
     let offset = vec![0.0; columns];
-    Ok(AffineScaler { shift, factor, offset, divides: true, bounds: None, keeps_zero: false })
+    Ok(AffineScaler {
+        shift,
+        factor,
+        offset,
+        divides: true,
+        bounds: None,
+        keeps_zero: false,
+        accepts: accepted(estimator),
+    })
 }
 
 /// Reads a `StandardScaler`.
@@ -150,8 +164,15 @@ pub(super) fn min_max(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
             _ => return Err(estimator.damaged("feature_range is not a pair")),
         },
     };
-    let scaler = AffineScaler { shift, factor, offset, divides: false, bounds, keeps_zero: false };
-    Ok(Box::new(scaler))
+    Ok(Box::new(AffineScaler {
+        shift,
+        factor,
+        offset,
+        divides: false,
+        bounds,
+        keeps_zero: false,
+        accepts: accepted(estimator),
+    }))
 }
 
 /// Reads a `MaxAbsScaler`.

@@ -172,26 +172,53 @@ pub(super) fn by_p_value(estimator: &Estimator) -> Result<Box<dyn Transformer>> 
     ColumnSelection::boxed(estimator, &mask, AcceptedValues::Finite)
 }
 
-/// `VarianceThreshold`: the columns with a larger variance. It allows NaN, and then checks no value.
+/// `VarianceThreshold`: the columns with a larger variance.
 pub(super) fn variance_threshold(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let variances = estimator.vector(&["variances_"])?;
     let threshold = estimator.number(&["threshold"])?;
     let mask: Vec<bool> = variances.iter().map(|variance| *variance > threshold).collect();
-    ColumnSelection::boxed(estimator, &mask, AcceptedValues::Any)
+    ColumnSelection::boxed(estimator, &mask, accepted_if(estimator, true))
+}
+
+/// What a selection accepts, for models that allow NaN or not. Since 0.22 it checks no value if they do.
+fn accepted_if(estimator: &Estimator, allows_nan: bool) -> AcceptedValues {
+    match allows_nan && !estimator.is_older_than(0, 22) {
+        true => AcceptedValues::Any,
+        false => AcceptedValues::Finite,
+    }
+}
+
+/// The first version of which an estimator allows NaN; other classes of scikit-learn that predict by
+/// themselves never do.
+const ALLOW_NAN: [(&str, (u32, u32)); 5] = [
+    ("HistGradientBoosting", (0, 22)),
+    ("DecisionTree", (1, 3)),
+    ("RandomForest", (1, 4)),
+    ("ExtraTree", (1, 6)),
+    ("IsolationForest", (1, 6)),
+];
+
+/// Estimators that allow NaN if their parts do, which the steps that follow check.
+const COMPOSED: [&str; 6] = ["Pipeline", "SearchCV", "Bagging", "Voting", "Stacking", "OneVs"];
+
+/// Whether the model of a selection allows NaN.
+fn allows_nan(model: &Estimator) -> bool {
+    let class = model.class();
+    // The estimators of boosting libraries do, whose class has a module.
+    if class.contains('.') || COMPOSED.iter().any(|name| class.contains(name)) {
+        return true;
+    }
+    let found = ALLOW_NAN.iter().find(|(name, _)| class.starts_with(name));
+    found.is_some_and(|(_, (major, minor))| !model.is_older_than(*major, *minor))
 }
 
 /// `RFE`, `RFECV` and `SequentialFeatureSelector`: the columns that fitting has selected. They accept
-/// what their estimator accepts: a linear one, finite numbers.
+/// what their estimator accepts.
 pub(super) fn by_support(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let support = estimator.vector(&["support_"])?;
     let mask: Vec<bool> = support.into_iter().map(|kept| kept != 0.0).collect();
-    let fitted = estimator.find(&["estimator_"]);
-    let accepts = match fitted.is_some_and(|fitted| fitted.attribute("coef_").is_some()) {
-        true => AcceptedValues::Finite,
-        // The steps that follow check the columns that are kept.
-        false => AcceptedValues::Any,
-    };
-    ColumnSelection::boxed(estimator, &mask, accepts)
+    let model = estimator.child(estimator.attribute(&["estimator_", "estimator"])?)?;
+    ColumnSelection::boxed(estimator, &mask, accepted_if(estimator, allows_nan(&model)))
 }
 
 /// `SelectFromModel`: the columns with large coefficients in a model.

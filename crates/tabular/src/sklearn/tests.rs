@@ -117,11 +117,7 @@ fn check(version: &str, least: usize) {
         let expected: Vec<&str> = case.expected.keys().map(String::as_str).collect();
         assert_eq!(outputs, expected, "{name}");
         for ((output, got), want) in got.iter().zip(case.expected.values()) {
-            // Before 1.6 it takes logarithms of probabilities that may have been rounded to 0.
-            let rounds = name.starts_with("Quadratic") && output == "predict_log_proba";
-            if !rounds {
-                compare(name, output, got, want);
-            }
+            compare(name, output, got, want);
         }
     }
 }
