@@ -103,6 +103,9 @@ fn models_of_reports_predict_what_their_libraries_do() {
     let server = serve(&reports);
     let mut wrong = Vec::new();
     for (Report { name, request, .. }, right) in reports {
+        // What is no finite number is null in both.
+        let words = ["\"-inf\"", "\"inf\"", "\"nan\""];
+        let right = words.iter().fold(right, |text, word| text.replace(word, "null"));
         let right: Map<String, Value> = serde_json::from_str(&right).expect("outputs");
         let answer = server.post(&format!("/v1/models/{name}:predict"), request);
         if answer.status != 200 {
