@@ -26,7 +26,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("probe", &["os", "platform", "tensor"]),
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "rows", "tensor"]),
     ("onnx", &["platform", "rows", "tensor"]),
-    ("litert", &["codec", "platform", "tensor"]),
+    ("litert", &["codec", "platform", "rows", "tensor"]),
     ("tabular", &["codec", "platform", "tensor"]),
     ("torch", &["codec", "platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),

@@ -5,21 +5,21 @@ use std::time::Instant;
 
 use super::ffi::{Interpreter, RunError};
 use super::model::{Function, Port, TfliteModel};
-use super::outputs;
+use super::{outputs, rows};
 use tensorserve_platform::pool::Pool;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Shape, Signature, Tensor, TensorSpec, concat};
+use tensorserve_tensor::{RowDependence, Shape, Signature, Tensor, TensorSpec, concat};
 
 /// The signatures of a model, sorted by name.
-pub(super) fn signatures(model: &TfliteModel) -> Vec<Signature> {
+pub(super) fn signatures(model: &TfliteModel, file: &[u8]) -> Vec<Signature> {
     let mut signatures: Vec<Signature> =
-        model.functions.iter().map(|function| signature(model, function)).collect();
+        model.functions.iter().map(|function| signature(model, function, file)).collect();
     signatures.sort_by(|a, b| a.name.cmp(&b.name));
     signatures
 }
 
-fn signature(model: &TfliteModel, function: &Function) -> Signature {
+fn signature(model: &TfliteModel, function: &Function, file: &[u8]) -> Signature {
     let takes_one = takes_one(model, function);
     let has_batch = function.inputs.iter().all(|port| port.sizes.first() == Some(&-1));
     let spec = |port: &Port| {
@@ -33,8 +33,14 @@ fn signature(model: &TfliteModel, function: &Function) -> Signature {
         spec.quantization = port.quantization;
         spec
     };
-    let inputs = function.inputs.iter().map(spec).collect();
-    let mut signature = Signature::only(inputs, function.outputs.iter().map(spec).collect());
+    let inputs: Vec<TensorSpec> = function.inputs.iter().map(spec).collect();
+    let outputs: Vec<TensorSpec> = function.outputs.iter().map(spec).collect();
+    let rows = match takes_one && !model.is_random {
+        true => RowDependence::ByConstruction,
+        false => rows::dependence(file, function.subgraph, &inputs, &outputs)
+            .unwrap_or(RowDependence::NoGraph),
+    };
+    let mut signature = Signature { rows, ..Signature::only(inputs, outputs) };
     signature.name.clone_from(&function.name);
     signature.read_only = !model.has_state;
     signature.repeatable = !model.has_state && !model.is_random;

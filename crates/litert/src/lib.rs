@@ -31,6 +31,7 @@ mod ffi;
 mod model;
 mod outputs;
 mod rewrite;
+mod rows;
 mod schema;
 mod strings;
 
@@ -128,7 +129,7 @@ impl Platform for LiteRt {
         let file = TfliteFile::read(path)?;
         let model = file.model()?;
         Ok(Inspection {
-            signatures: executable::signatures(&model),
+            signatures: executable::signatures(&model, &file.bytes),
             bytes: size_of(&file),
             written_by: model.written_by,
             external_ops: Vec::new(),
@@ -140,6 +141,7 @@ impl Platform for LiteRt {
         let model = file.model()?;
         let bytes = size_of(&file);
         let rewritten = rewrite::rewrite(&file.bytes, &model)?;
+        let signatures = executable::signatures(&model, &file.bytes);
         drop(file);
         let runtime = self.runtime()?;
         let library_model = Arc::new(LiteRtModel::new(&runtime, rewritten)?);
@@ -148,7 +150,6 @@ impl Platform for LiteRt {
         let pool = Pool::new(most_runs(&model), move || {
             Interpreter::new(&library_model, functions, threads)
         })?;
-        let signatures = executable::signatures(&model);
         Ok(Loaded {
             executable: Arc::new(LiteRtExecutable::new(model, &signatures, pool)),
             signatures,
@@ -172,4 +173,4 @@ fn size_of(file: &TfliteFile) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -215,7 +215,7 @@ fn check_metadata(root: &Table, buffers: usize) -> Result<()> {
 }
 
 /// The operators that the model uses, by their numbers.
-fn read_operators(root: &Table) -> Result<Vec<i32>> {
+pub(super) fn read_operators(root: &Table) -> Result<Vec<i32>> {
     let mut codes = Vec::new();
     let mut unknown = BTreeSet::new();
     for table in root.vector(model::OPERATOR_CODES)?.tables()? {

@@ -138,6 +138,8 @@ const UNSUPPORTED: [(u8, &str); 9] = [
 
 /// Numbers of `TensorType`.
 pub(super) const INT32: u8 = 2;
+pub(super) const INT64: u8 = 4;
+pub(super) const BOOL: u8 = 6;
 pub(super) const STRING: u8 = 5;
 
 /// `ReshapeOptions` in `BuiltinOptions`, and its field.

@@ -14,7 +14,7 @@ use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{Buffer, DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
 /// The platform with the library that the environment names, or that `make lib` downloads.
-fn litert() -> LiteRt {
+pub(crate) fn litert() -> LiteRt {
     let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
     let folders = std::env::var_os("TENSORSERVE_LIB_DIR").map(PathBuf::from);
     LiteRt::new(LiteRtConfig {

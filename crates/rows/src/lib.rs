@@ -27,6 +27,7 @@ pub mod ragged;
 pub mod shapes;
 mod size;
 pub mod slices;
+pub mod strided;
 mod value;
 
 pub use self::size::{Size, Symbols, product};
