@@ -121,6 +121,7 @@ mod tfs_cases;
 mod tfs_metrics;
 #[cfg(feature = "transform")]
 mod transform;
+mod transform_header;
 #[cfg(all(
     feature = "catboost",
     feature = "h2o",

@@ -16,7 +16,6 @@ use tensorserve_records::join::RecordFormat;
 use tensorserve_records::split::{Chunk, Split};
 use tensorserve_tensor::error::{Error, Result};
 
-const CSV: &str = "text/csv";
 const JSON_LINES: &str = "application/jsonlines";
 const JSON: &str = "application/json";
 const TF_RECORD: &str = "application/x-tfrecord";
@@ -28,6 +27,8 @@ pub struct Batch {
     pub(crate) records: Records,
     /// Where each record is in its object; `None` if `records` tells.
     pub(crate) places: Option<Vec<RecordPlace>>,
+    /// The record of CSV with the names of columns, with which its object begins.
+    pub(crate) header: Option<Bytes>,
 }
 
 /// The place of a record in its object.
@@ -61,7 +62,7 @@ impl Batch {
     pub(crate) fn lines(chunk: Chunk, of: impl FnOnce(Chunk) -> Records) -> Self {
         let place = |line, offset| RecordPlace { line, offset: Some(offset) };
         let places = chunk.records.iter().map(|record| place(record.line, record.offset)).collect();
-        Batch { records: of(chunk), places: Some(places) }
+        Batch { records: of(chunk), places: Some(places), header: None }
     }
 
     pub(crate) fn json_lines(chunk: Chunk) -> Self {
@@ -70,7 +71,7 @@ impl Batch {
 
     /// Records that are a chunk.
     pub(crate) fn of_chunk(records: Records) -> Self {
-        Batch { records, places: None }
+        Batch { records, places: None, header: None }
     }
 
     /// Where record `index` is in its object.
@@ -102,7 +103,7 @@ impl Batch {
             | RecordType::Npy
             | RecordType::Document => Records::Documents(files),
         };
-        Batch { records, places }
+        Batch { records, places, header: None }
     }
 
     /// The number of records.
@@ -349,7 +350,8 @@ impl BatchRunner {
             };
             return self.push(batch, piece.start, &line, output);
         }
-        let Some(Rows { text, spans }) = Rows::of(&response, count) else {
+        let Some(Rows { text, spans }) = Rows::of(&response, count, self.model.gives_documents())
+        else {
             if count == 1 {
                 let line = one_line(&response);
                 return self.push(batch, piece.start, &line, output);
@@ -411,12 +413,17 @@ impl BatchRunner {
                     true => framed(chunk, piece.clone()),
                     false => self.filtered(chunk, piece.clone())?,
                 };
-                // The server's CSV has one record on a line.
+                if let Some(header) = &batch.header {
+                    let header = self.job.shaping.input(header)?;
+                    let text = [&header[..], b"\n", &text].concat();
+                    return Ok(body(text.into(), self.model.csv_type(true)));
+                }
+                // CSV for models that take no tables has one record on a line.
                 match self.job.input == InputFormat::Split(Split::Csv)
                     && has_line_breaks(chunk, piece.clone())
                 {
                     true => body(self.csv_as_json(chunk, piece)?, JSON),
-                    false => body(text, CSV),
+                    false => body(text, self.model.csv_type(false)),
                 }
             }
         })

@@ -108,7 +108,8 @@ impl Shared {
             out.count(payloads);
             return out.publish(key);
         }
-        let mut source = BatchSource::open(&self.job, &self.input, object, entry.range)?;
+        let mut source =
+            BatchSource::open(&self.job, self.model.as_ref(), &self.input, object, entry.range)?;
         // Enough that no thread waits, and few, since each holds a batch in memory.
         let most = self.pool.threads() + 1;
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();

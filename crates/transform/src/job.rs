@@ -60,6 +60,13 @@ pub struct FrozenJob {
     pub sdk_exact: Option<SdkExact>,
     /// The outputs of objects that are records are written together, as lines of JSON.
     pub combine_outputs: bool,
+    /// Whether objects of CSV begin with the names of their columns. Jobs of earlier versions did not look.
+    #[serde(default = "absent")]
+    pub header: String,
+}
+
+fn absent() -> String {
+    CsvHeader::Absent.to_string()
 }
 
 /// How SageMaker's SDK forms payloads and outputs.
@@ -83,6 +90,8 @@ pub struct Job {
     pub compression: Compression,
     /// The type of the records.
     pub records: RecordType,
+    /// Whether objects of CSV begin with the names of their columns.
+    pub header: CsvHeader,
     /// The format of the outputs.
     pub output: OutputFormat,
     /// The format of single outputs: the model is asked for it.
@@ -161,6 +170,42 @@ impl fmt::Display for InputFormat {
             InputFormat::Parquet => f.write_str("parquet"),
             InputFormat::Npy => f.write_str("npy"),
         }
+    }
+}
+
+/// Whether objects of CSV begin with the names of their columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CsvHeader {
+    /// As the model reads the first record of each object.
+    Auto,
+    /// All do.
+    Present,
+    /// None does.
+    Absent,
+}
+
+impl CsvHeader {
+    /// The header with this name.
+    ///
+    /// # Errors
+    /// For a name that there is not.
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(CsvHeader::Auto),
+            "present" => Ok(CsvHeader::Present),
+            "absent" => Ok(CsvHeader::Absent),
+            _ => Err(Error::invalid(format!("--header {name}: use auto, present or absent"))),
+        }
+    }
+}
+
+impl fmt::Display for CsvHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CsvHeader::Auto => "auto",
+            CsvHeader::Present => "present",
+            CsvHeader::Absent => "absent",
+        })
     }
 }
 

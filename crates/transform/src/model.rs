@@ -42,6 +42,19 @@ pub trait Model: Send + Sync {
     /// The body that SageMaker's container would respond with, also for an error.
     fn respond(&self, body: Bytes) -> Bytes;
 
+    /// Whether the first record of an object of CSV, `first`, has the names of columns, where the job does not
+    /// say so.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    fn has_header(&self, first: &[u8]) -> Result<bool>;
+
+    /// The media type of CSV whose first line has the names of columns, or of CSV without such a line.
+    fn csv_type(&self, has_header: bool) -> &'static str;
+
+    /// Whether a response is a JSON document with `predictions` in any form that is asked for.
+    fn gives_documents(&self) -> bool;
+
     /// Whether requests pass through handlers (`inference.py`), which see payloads as they are.
     fn has_handlers(&self) -> bool;
 }

@@ -5,7 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use bytes::Bytes;
 
 use crate::batch::{Batch, RecordPlace, Records};
-use crate::job::{InputFormat, Job, RecordType};
+use crate::job::{CsvHeader, InputFormat, Job, RecordType};
+use crate::model::Model;
 use crate::plan::{PlannedObject, PlannedRange};
 use tensorserve_records::compression::{Compression, decompress};
 use tensorserve_records::npy_read::NpyRows;
@@ -19,6 +20,15 @@ use tensorserve_tensor::error::{Code, Error, Result};
 pub(crate) struct BatchSource<'j> {
     job: &'j Job,
     rows: Rows,
+    header: HeaderState<'j>,
+}
+
+/// What is known of the names of columns that an object of CSV may begin with.
+enum HeaderState<'j> {
+    /// The first record tells; this model reads it, if the job does not say.
+    AtFirst(&'j dyn Model),
+    /// The record with the names, if there is one.
+    Known(Option<Bytes>),
 }
 
 type Source = Box<dyn Read + Send>;
@@ -37,10 +47,22 @@ impl<'j> BatchSource<'j> {
     /// If it cannot be read, has changed since it was planned, or is not what the job says it is.
     pub(crate) fn open(
         job: &'j Job,
+        model: &'j dyn Model,
         input: &Place,
         object: &PlannedObject,
         range: Option<PlannedRange>,
     ) -> Result<Self> {
+        let header = match range {
+            _ if job.records != RecordType::Csv || job.header == CsvHeader::Absent => {
+                HeaderState::Known(None)
+            }
+            Some(range) if range.start > 0 => {
+                let mut start = BatchSource::open(job, model, input, object, None)?;
+                start.read_header()?;
+                start.header
+            }
+            _ => HeaderState::AtFirst(model),
+        };
         let source = read_object(input, object, range, job.compression)?;
         let rows = match job.input {
             InputFormat::Parquet => {
@@ -63,7 +85,7 @@ impl<'j> BatchSource<'j> {
                 }
             }
         };
-        Ok(BatchSource { job, rows })
+        Ok(BatchSource { job, rows, header })
     }
 
     /// The next batch; `None` at the end.
@@ -71,13 +93,18 @@ impl<'j> BatchSource<'j> {
     /// # Errors
     /// If the object cannot be read, or its records are damaged.
     pub(crate) fn next(&mut self) -> Result<Option<Batch>> {
+        self.read_header()?;
         let (rows, bytes) = (self.job.frozen.batch_rows, self.job.frozen.max_payload_bytes);
+        let header = match &self.header {
+            HeaderState::Known(header) => header.clone(),
+            HeaderState::AtFirst(_) => None,
+        };
         let batch = match &mut self.rows {
             Rows::Whole(splitter) => {
-                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk))
+                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk, header))
             }
             Rows::Range(splitter) => {
-                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk))
+                splitter.next_chunk(rows, bytes)?.map(|chunk| self.job.batch_of(chunk, header))
             }
             Rows::Parquet(table) => table.next_chunk(rows, bytes)?.map(Batch::json_lines),
             Rows::Npy(array) => array.next_chunk(rows, bytes)?.map(|chunk| Batch {
@@ -90,29 +117,54 @@ impl<'j> BatchSource<'j> {
                         .collect(),
                 ),
                 records: Records::Npy(chunk.bytes),
+                header: None,
             }),
         };
         Ok(batch)
     }
 }
 
+impl BatchSource<'_> {
+    /// Reads the first record, if it has the names of columns or may have them. One that has none stays.
+    fn read_header(&mut self) -> Result<()> {
+        let HeaderState::AtFirst(model) = &self.header else { return Ok(()) };
+        let is_header = |record: &[u8]| match self.job.header {
+            CsvHeader::Present => Ok(true),
+            CsvHeader::Absent => Ok(false),
+            CsvHeader::Auto => model.has_header(record),
+        };
+        let found = match &mut self.rows {
+            Rows::Whole(splitter) => splitter.take_first(is_header)?,
+            Rows::Range(splitter) => splitter.take_first(is_header)?,
+            Rows::Parquet(_) | Rows::Npy(_) => None,
+        };
+        self.header = HeaderState::Known(found);
+        Ok(())
+    }
+}
+
 impl Job {
-    /// The first batch of an object; `None` if it has no records.
+    /// The first batch of an object, for this model; `None` if it has no records.
     ///
     /// # Errors
     /// If it cannot be read, or its records are damaged.
-    pub fn first_batch(&self, input: &Place, object: &PlannedObject) -> Result<Option<Batch>> {
+    pub fn first_batch(
+        &self,
+        model: &dyn Model,
+        input: &Place,
+        object: &PlannedObject,
+    ) -> Result<Option<Batch>> {
         if self.is_documents() {
             let content = read_whole(self, input, object)?;
             return Ok(Some(Batch::files(self, vec![content])));
         }
-        BatchSource::open(self, input, object, None)?.next()
+        BatchSource::open(self, model, input, object, None)?.next()
     }
 
-    /// A batch of the records of a chunk.
-    fn batch_of(&self, chunk: Chunk) -> Batch {
+    /// A batch of the records of a chunk, whose object begins with `header`.
+    fn batch_of(&self, chunk: Chunk, header: Option<Bytes>) -> Batch {
         match self.records {
-            RecordType::Csv => Batch::of_chunk(Records::Csv(chunk)),
+            RecordType::Csv => Batch { header, ..Batch::of_chunk(Records::Csv(chunk)) },
             RecordType::JsonLines if self.input != InputFormat::Split(Split::None) => {
                 Batch::json_lines(chunk)
             }

@@ -52,6 +52,10 @@ pub(in crate::cli) struct Arguments {
     /// hold line breaks), jsonl, tfrecord, recordio, parquet or npy (rows) [default: by the type]
     #[arg(long, value_name = "FORMAT", help_heading = "Records")]
     pub(super) split: Option<String>,
+    /// Whether objects of CSV begin with the names of their columns: present, absent, or auto (as the model
+    /// reads the first line: names that it knows, or text only, for models of tables)
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Records")]
+    pub(super) header: String,
     /// Compression of the objects: auto (by .gz and .zst), none, gzip or zstd
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Records")]
     pub(super) compression: String,

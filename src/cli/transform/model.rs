@@ -18,8 +18,9 @@ use tensorserve_archive as archive;
 use tensorserve_core::config::{BatchMode, is_store_url, model_path};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
-use tensorserve_protocols::sagemaker::{Compatibility, Invoker, SagemakerConfig};
+use tensorserve_protocols::sagemaker::{Compatibility, CsvLines, Invoker, SagemakerConfig};
 use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_transform::job::CsvHeader;
 use tensorserve_transform::model::{Model, Payload, ResponseForm};
 
 /// Larger files are hashed at their start and end only.
@@ -33,6 +34,7 @@ pub(super) struct ServedModel {
     rows: Invoker,
     exact: Invoker,
     has_handlers: bool,
+    csv: CsvLines,
     runtime: Runtime,
     content_type: String,
     accept: Option<String>,
@@ -134,12 +136,13 @@ impl ServedModel {
             .enable_all()
             .build()
             .map_err(|e| Error::internal("a runtime could not be started").with_source(e))?;
-        let has_handlers = rows.has_handlers();
+        let (has_handlers, csv) = (rows.has_handlers(), rows.csv_lines());
         Ok(ServedModel {
             server: Some(server),
             rows,
             exact,
             has_handlers,
+            csv,
             runtime,
             content_type: String::new(),
             accept: None,
@@ -151,6 +154,20 @@ impl ServedModel {
         self.content_type = content_type;
         self.accept = accept;
         self
+    }
+
+    /// Checks that the model can take records of CSV without names of columns.
+    ///
+    /// # Errors
+    /// If it takes the first line of each request for the names.
+    pub(super) fn check_header(&self, header: CsvHeader) -> Result<()> {
+        if self.csv == CsvLines::Named && header == CsvHeader::Absent {
+            return Err(Error::invalid(
+                "--header absent: a model of MLflow takes the first line of CSV for the names of its columns; \
+                 add them as the first line of each object",
+            ));
+        }
+        Ok(())
     }
 
     /// The engine.
@@ -202,6 +219,26 @@ impl Model for ServedModel {
     fn respond(&self, body: Bytes) -> Bytes {
         let (content_type, accept) = (Some(self.content_type.as_str()), self.accept.as_deref());
         self.runtime.block_on(self.exact.respond(content_type, accept, body)).body
+    }
+
+    fn has_header(&self, first: &[u8]) -> Result<bool> {
+        match self.csv {
+            CsvLines::Handlers => Ok(false),
+            CsvLines::Named => Ok(true),
+            CsvLines::Auto => self.rows.has_header(first),
+        }
+    }
+
+    fn csv_type(&self, has_header: bool) -> &'static str {
+        match (self.csv, has_header) {
+            (CsvLines::Handlers | CsvLines::Named, _) => "text/csv",
+            (CsvLines::Auto, true) => "text/csv; header=present",
+            (CsvLines::Auto, false) => "text/csv; header=absent",
+        }
+    }
+
+    fn gives_documents(&self) -> bool {
+        self.csv == CsvLines::Named
     }
 
     fn has_handlers(&self) -> bool {

@@ -15,7 +15,7 @@ use tensorserve_records::write::OutputFormat;
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::job::{
-    BadRecordLimit, FrozenJob, InputFormat, Job, OnBadRecord, RecordType, SdkExact,
+    BadRecordLimit, CsvHeader, FrozenJob, InputFormat, Job, OnBadRecord, RecordType, SdkExact,
 };
 
 /// MiB of a batch, as SageMaker's default.
@@ -179,6 +179,7 @@ impl JobOptions {
                 "--sdk-exact reads whole objects and lines, as the SDK's local mode: --split none or line",
             ));
         }
+        let header = header(arguments, records)?;
         let combine_outputs = arguments.combine_outputs;
         let can_combine = is_documents
             && sdk_exact.is_none()
@@ -218,12 +219,14 @@ impl JobOptions {
             on_bad_record: format!("{on_bad:?}"),
             sdk_exact,
             combine_outputs,
+            header: header.to_string(),
         };
         let job = Job {
             frozen,
             input,
             compression,
             records,
+            header,
             output,
             lines,
             npy_dtype: npy_type(&arguments.npy_type)?,
@@ -259,6 +262,19 @@ fn environment_text(variables: &[(String, String)]) -> String {
     let hash = ring::digest::digest(&ring::digest::SHA256, values.join("\0").as_bytes());
     let hash: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     format!("{} ({hash})", names.join(" "))
+}
+
+/// Whether objects begin with the names of columns, which only those of CSV can.
+fn header(arguments: &Arguments, records: RecordType) -> Result<CsvHeader> {
+    let header = CsvHeader::parse(&arguments.header)?;
+    match header {
+        _ if records == RecordType::Csv && !arguments.sdk_exact => Ok(header),
+        CsvHeader::Present => Err(Error::invalid(
+            "--header present is for records of CSV (--content-type text/csv), and not with --sdk-exact, which \
+             takes lines as they are",
+        )),
+        CsvHeader::Auto | CsvHeader::Absent => Ok(CsvHeader::Absent),
+    }
 }
 
 /// The media type of the records, and how objects are divided into them.

@@ -202,6 +202,7 @@ impl Setting {
         };
         let model =
             ServedModel::load(&self.files, &options, self.settings.clone(), &self.environment)?;
+        model.check_header(self.options.job.header)?;
         let (content_type, accept) =
             (self.options.content_type.clone(), self.options.accept.clone());
         Ok(model.for_job(content_type, accept))
@@ -308,7 +309,8 @@ impl Setting {
         let mut batches = Vec::new();
         for size in sweep::SIZES {
             self.options.job.frozen.batch_rows = size;
-            let batch = self.options.job.first_batch(&self.inputs.place, &object)?;
+            let batch =
+                self.options.job.first_batch(model.as_ref(), &self.inputs.place, &object)?;
             let Some(batch) = batch else {
                 break;
             };
@@ -370,7 +372,7 @@ impl Setting {
         let object =
             PlannedObject { key: object.key.clone(), size: object.size, tag: object.tag.clone() };
         self.options.job.frozen.batch_rows = 3;
-        let batch = self.options.job.first_batch(&self.inputs.place, &object)?;
+        let batch = self.options.job.first_batch(&model, &self.inputs.place, &object)?;
         let (count, total) =
             (self.inputs.objects.len(), self.inputs.objects.iter().map(|o| o.size).sum());
         print_line(&format!("{count} objects, {}; the first is {}", bytes(total), object.key));

@@ -10,7 +10,10 @@ use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation};
 use crate::tfs::rest::RestCall;
 use crate::tfs::{OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
-use tensorserve_core::engine::{Engine, EntryPoint, InferRequest, Method};
+use tensorserve_codec::table::{self, Header};
+use tensorserve_core::engine::{
+    Engine, EntryPoint, InferRequest, Method, ModelSpec, VersionSelector,
+};
 use tensorserve_protocol::Reply;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -135,12 +138,53 @@ impl Invoker {
         inferred.await.answer
     }
 
+    /// How the first line of CSV is read.
+    #[must_use]
+    pub fn csv_lines(&self) -> CsvLines {
+        match (self.has_handlers(), self.api.is_mlflow()) {
+            (true, _) => CsvLines::Handlers,
+            (_, true) => CsvLines::Named,
+            _ => CsvLines::Auto,
+        }
+    }
+
+    /// Whether the record `first` has the names of columns, as the model's requests are read.
+    ///
+    /// # Errors
+    /// If there is no model, or the record has an open quote.
+    pub fn has_header(&self, first: &[u8]) -> Result<bool> {
+        let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
+        let spec = ModelSpec { name: &name, choice: VersionSelector::Latest };
+        let Ok(version) = self.api.engine.repository().resolve(&spec) else {
+            return Err(Error::invalid("the model is not available"));
+        };
+        let signature = invocation::signature_of(self.signature.as_deref());
+        let Some(found) = version.signature(&signature) else { return Ok(false) };
+        let table = inputs::table_of(&version, found, first, Header::Auto)?;
+        match table {
+            Some((_, Header::Present)) => Ok(true),
+            Some((_, Header::Auto)) => table::has_header(first, found.1, Header::Auto),
+            Some((_, Header::Absent)) | None => Ok(false),
+        }
+    }
+
     /// Whether requests pass through handlers (`inference.py`).
     #[must_use]
     pub fn has_handlers(&self) -> bool {
         let model = self.api.default_model();
         !matches!(self.api.engine.handlers(model.as_deref()), Ok(None))
     }
+}
+
+/// How the first line of CSV is read where neither its content type nor an option says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CsvLines {
+    /// By handlers, which get the text as it is.
+    Handlers,
+    /// As the names of columns in any case, as MLflow does.
+    Named,
+    /// By what is in it.
+    Auto,
 }
 
 /// The inputs of a request, a line each.

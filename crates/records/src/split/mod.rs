@@ -216,6 +216,29 @@ impl<R: Read> Splitter<R> {
         Ok(Some(Chunk { bytes, records }))
     }
 
+    /// Takes the first record of the object if `is_taken` says so of its content; else it is the first of the next
+    /// chunk. `None` also if there are no records.
+    ///
+    /// # Errors
+    /// As [`Splitter::next_chunk`], and those of `is_taken`.
+    pub fn take_first(
+        &mut self,
+        is_taken: impl FnOnce(&[u8]) -> Result<bool>,
+    ) -> Result<Option<Bytes>> {
+        if matches!(self.state, State::Start) {
+            self.state = State::Running;
+            self.skip_byte_order_mark()?;
+        }
+        let Some(found) = self.find(0, usize::MAX, &mut Vec::new())? else { return Ok(None) };
+        let RecordSpan { start, end, framed_end, .. } = found.span;
+        if !is_taken(self.input.slice(start, end))? {
+            return Ok(None);
+        }
+        self.next_line = found.next_line;
+        let bytes = self.input.take(framed_end);
+        Ok(Some(bytes.slice(start.min(bytes.len())..end.min(bytes.len()))))
+    }
+
     /// Finds the records of a chunk, which start with the buffer.
     fn collect(
         &mut self,
