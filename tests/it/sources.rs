@@ -214,3 +214,12 @@ fn an_unreadable_version_leaves_the_old_one_alone() {
     Model::constant(2.0).write_marker(&folder);
     place.server.wait_until("the new version serves", |_| place.constant("m") == Some(2.0));
 }
+
+#[test]
+fn a_model_that_was_just_copied_does_not_wait_for_the_next_scan() {
+    let place = Place::empty(|settings, folder| {
+        settings.server.poll_interval = Some("1h".parse().expect("a duration"));
+        Model::constant(3.0).write(&folder.join("models/m/1"));
+    });
+    place.server.wait_until("the model serves", |_| place.constant("m") == Some(3.0));
+}

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How often files of versions that wait are checked where the sources are not scanned.
+/// How often files of versions that wait are checked, at least: those that are just being copied do not wait for a long
+/// interval of the sources.
 const FILES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lines that are remembered not to be logged again.
@@ -13,6 +14,8 @@ const MOST_LINES: usize = 1000;
 pub(super) struct ScanSchedule {
     /// How often the sources are scanned; `None` if only when they change.
     interval: Option<Duration>,
+    /// When the sources are due, if they are scanned by time.
+    sources_at: Option<Instant>,
     /// The sources, and not only files, are due at `next`.
     includes_sources: bool,
     next: Instant,
@@ -21,7 +24,7 @@ pub(super) struct ScanSchedule {
 impl ScanSchedule {
     /// Both are due now.
     pub(super) fn new(interval: Option<Duration>) -> Self {
-        ScanSchedule { interval, includes_sources: true, next: Instant::now() }
+        ScanSchedule { interval, sources_at: None, includes_sources: true, next: Instant::now() }
     }
 
     /// The next time that something is due.
@@ -52,8 +55,13 @@ impl ScanSchedule {
 
     /// What was due is done.
     pub(super) fn done(&mut self) {
-        self.includes_sources = self.interval.is_some();
-        self.next = Instant::now() + self.interval.unwrap_or(FILES_INTERVAL);
+        let now = Instant::now();
+        if self.includes_sources {
+            self.sources_at = self.interval.map(|interval| now + interval);
+        }
+        let files_at = now + FILES_INTERVAL;
+        self.includes_sources = self.sources_at.is_some_and(|at| at <= files_at);
+        self.next = self.sources_at.map_or(files_at, |at| at.min(files_at));
     }
 }
 
