@@ -5,7 +5,7 @@
 #   make build          the release binary, target/release/tensorserve
 #   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo (ARGS="v2": the Open
-#                       Inference Protocol)
+#                       Inference Protocol; ARGS="against BINARY": against another binary of the server)
 #   make bench-transform  `tensorserve transform` against a bare loop and against the server over HTTP
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)

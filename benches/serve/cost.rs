@@ -63,7 +63,16 @@ pub fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
 
 /// The cost of a request that is sent over this many connections at once.
 pub fn http<'a>(process: &'a Process, request: &[u8], connections: usize) -> Cost<'a> {
-    let requests = [request.to_vec()];
+    http_in_turn(process, &[request.to_vec()], connections)
+}
+
+/// The cost of one of these requests, sent in turn over this many connections at once.
+pub fn http_in_turn<'a>(
+    process: &'a Process,
+    requests: &[Vec<u8>],
+    connections: usize,
+) -> Cost<'a> {
+    let requests = requests.to_vec();
     Box::new(move |time| {
         let before = process.cpu();
         let load = client::run(process.address, &requests, connections, time);

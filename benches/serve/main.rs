@@ -10,7 +10,8 @@
 //!
 //! Other measurements: `handlers`, the cost of an `inference.py` ([`handlers`]); `isolation`, the latency
 //! of one model while others load and unload ([`isolation`]); `v2`, the Open Inference Protocol
-//! ([`open_inference`]); `traces`, what traces cost requests that are not recorded ([`traces`]).
+//! ([`open_inference`]); `traces`, what traces cost requests that are not recorded ([`traces`]); `against
+//! BINARY`, this server against another binary of it ([`against`]).
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -21,6 +22,7 @@
     clippy::indexing_slicing
 )]
 
+mod against;
 mod big_model;
 mod client;
 mod cost;
@@ -90,6 +92,10 @@ fn main() {
     if arguments.iter().any(|a| a == "isolation") {
         let model = only.first().map_or("wide_mlp", |name| name.as_str());
         return isolation::run(model, Duration::from_secs(number("--seconds", 60) as u64));
+    }
+    if let Some(at) = arguments.iter().position(|a| a == "against") {
+        let time = Duration::from_millis(millis);
+        return against::run(&arguments[at + 1], &scenarios, rounds, time);
     }
     println!(
         "{rounds} rounds of {millis} ms each, medians; CPU time of the whole server process\n"

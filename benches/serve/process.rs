@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -22,11 +22,18 @@ pub struct Process {
 impl Process {
     /// The release server, serving the sample models.
     pub fn server() -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
+        Process::server_of(env!("CARGO_BIN_EXE_tensorserve"), &[])
+    }
+
+    /// This binary of the server, serving the sample models and `more`.
+    pub fn server_of(binary: &str, more: &[PathBuf]) -> Self {
+        let mut command = Command::new(binary);
         command.args(["serve", "--http-port", "0", "--grpc-port", "0", "--log-level", "warn"]);
         // The server inherits TENSORSERVE_… variables, to try other settings.
         command.arg(project("models"));
         command.arg(project("tests/data/tensorflow-serving/generated/echo_float32"));
+        command.arg(project("tests/data/rows/text_of_length"));
+        command.args(more);
         Process::start(command, "ready after")
     }
 

@@ -28,7 +28,7 @@ impl Raw {
         let config = Config::new(settings, &environment).expect("settings");
         let tensorflow = TensorFlow::new(config.tensorflow);
         let load = |scenario: &Scenario| {
-            let folder = project("models").join(scenario.name);
+            let folder = project(scenario.folder).join(scenario.name);
             let newest = (1..=9).rev().map(|v| folder.join(v.to_string())).find(|f| f.is_dir());
             let options = LoadOptions { threads: 1, ..LoadOptions::default() };
             let loaded = tensorflow.load(&newest.expect("a version"), &options).expect("loads");

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use tensorserve_codec::base64;
 use tensorserve_tensor::{Shape, StringsBuilder, Tensor, aligned_vec};
 
-pub const NAMES: [&str; 4] = ["half_plus_two", "wide_mlp", "digits", "recommender"];
+pub const NAMES: [&str; 5] =
+    ["half_plus_two", "wide_mlp", "digits", "recommender", "text_of_length"];
 
 pub struct Scenario {
     pub name: &'static str,
+    /// Where the folder of the model is.
+    pub folder: &'static str,
     /// Whole HTTP requests, sent in turn.
     pub requests: Vec<Vec<u8>>,
     /// Their bodies.
@@ -47,6 +50,15 @@ pub fn all() -> Vec<Scenario> {
         scenario("recommender", recommender, |rows| {
             vec![floats(rows, &[13]), ids(rows), ids(rows)]
         }),
+        // TextVectorization with `output_sequence_length`: texts of different lengths can share a batch.
+        Scenario {
+            folder: "tests/data/rows",
+            ..scenario(
+                "text_of_length",
+                |i| format!("{{\"instances\": [\"{}\"]}}", text(i)),
+                |rows| vec![texts(rows)],
+            )
+        },
     ]
 }
 
@@ -66,7 +78,8 @@ fn scenario(
         request.extend_from_slice(body);
         request
     };
-    Scenario { requests: bodies.iter().map(request).collect(), name, bodies, inputs }
+    let requests = bodies.iter().map(request).collect();
+    Scenario { name, folder: "models", requests, bodies, inputs }
 }
 
 /// Short numbers, like measurements and pixels.
@@ -85,6 +98,19 @@ fn images() -> Vec<Vec<u8>> {
         .collect();
     paths.sort();
     paths.iter().map(|path| std::fs::read(path).expect("image")).collect()
+}
+
+/// One to seven words.
+fn text(seed: usize) -> String {
+    const WORDS: [&str; 7] = ["the", "cat", "sat", "on", "mat", "far", "dog"];
+    let word = |at: usize| WORDS.get((seed + at * 3) % WORDS.len()).copied().unwrap_or_default();
+    (0..=seed % WORDS.len()).map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn texts(rows: usize) -> Tensor {
+    let mut strings = StringsBuilder::default();
+    (0..rows).for_each(|i| strings.push(text(i).as_bytes()));
+    Tensor::from_strings(Shape::vector(rows), strings).expect("tensor")
 }
 
 fn floats(rows: usize, row: &[i64]) -> Tensor {
