@@ -1,9 +1,10 @@
 //! `make bench ARGS="against BINARY"`: this server against another binary of it, such as that of an earlier
-//! commit, for every scenario and for CSV. The ratio is that of the CPU times of a request.
+//! commit, for every scenario, CSV and gRPC. The ratio is that of the CPU times of a request.
 
 use std::time::Duration;
 
-use crate::cost::{Comparison, compare, http_in_turn, post};
+use crate::cost::{Comparison, Cost, compare, http_in_turn, per_request, post};
+use crate::grpc;
 use crate::process::Process;
 use crate::scenario::{Scenario, project};
 
@@ -28,7 +29,9 @@ pub fn run(other: &str, scenarios: &[Scenario], rounds: usize, time: Duration) {
             CONNECTIONS.map(|many| (format!("{name}, {many} connections"), *requests, many))
         })
         .collect();
-    let comparisons: Vec<Comparison> = named
+    let calls: Vec<(String, grpc::Call)> =
+        grpc::calls().into_iter().map(|call| (format!("{} over gRPC", call.name), call)).collect();
+    let mut comparisons: Vec<Comparison> = named
         .iter()
         .map(|(name, requests, many)| Comparison {
             name,
@@ -36,7 +39,21 @@ pub fn run(other: &str, scenarios: &[Scenario], rounds: usize, time: Duration) {
             bound: http_in_turn(&theirs, requests, *many),
         })
         .collect();
+    comparisons.extend(calls.iter().map(|(name, call)| Comparison {
+        name,
+        ours: grpc_call(&ours, call),
+        bound: grpc_call(&theirs, call),
+    }));
     compare(&comparisons, rounds, time);
+}
+
+/// The cost of a call of `Predict`.
+fn grpc_call<'a>(process: &'a Process, call: &'a grpc::Call) -> Cost<'a> {
+    Box::new(move |time| {
+        let before = process.cpu();
+        let answered = grpc::run(process.grpc, call, time);
+        per_request(process.cpu() - before, answered)
+    })
 }
 
 fn csv_requests() -> Vec<Vec<u8>> {

@@ -10,7 +10,7 @@ use crate::process::Process;
 const PAIRS: u32 = 8;
 
 /// The CPU time of a request in microseconds, measured for this long.
-type Cost<'a> = Box<dyn Fn(Duration) -> f64 + 'a>;
+pub type Cost<'a> = Box<dyn Fn(Duration) -> f64 + 'a>;
 
 /// A request and another one that it is compared with.
 pub struct Comparison<'a> {
