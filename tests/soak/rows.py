@@ -7,10 +7,14 @@ import json
 import random
 import subprocess
 import threading
+from pathlib import Path
 
 from server import ROOT, Running, environment
 
-FOLDER = ROOT / "tests/data/rows"
+# Folders with models, and the requests for each of them.
+FOLDERS = [ROOT / "tests/data/rows", ROOT / "tests/data/platforms/onnx/mixing"]
+# What is independent, and must still be joined.
+INDEPENDENT = ["text_of_length", "independent"]
 STARTS = 10
 CONNECTIONS = 16
 REQUESTS = 5000
@@ -22,15 +26,21 @@ TOLERANCE = 1e-5
 
 def run(bounds) -> int:
     """For each model: its number of wrong answers, and the mean number of requests in a run."""
-    requests = json.loads((FOLDER / "requests.json").read_text())
+    for folder in FOLDERS:
+        check(folder, bounds)
+    return bounds.missed
+
+
+def check(folder: Path, bounds) -> None:
+    requests = json.loads((folder / "requests.json").read_text())
     bodies = {
         name: [json.dumps({"instances": rows}).encode() for rows in made]
         for name, made in requests.items()
     }
-    right = answers_alone(bodies)
+    right = answers_alone(folder, bodies)
     totals = {name: [0, 0, 0.0] for name in bodies}
     for _ in range(STARTS):
-        with Started("--batching", "auto") as server:
+        with Started(folder, "--batching", "auto") as server:
             for name, made in bodies.items():
                 sent, wrong = storm(server, name, made, right[name])
                 totals[name][0] += sent
@@ -38,17 +48,16 @@ def run(bounds) -> int:
                 totals[name][2] = max(totals[name][2], sent / runs(server, name))
     for name, (sent, wrong, most) in sorted(totals.items()):
         bounds.row(f"{name}: {sent} requests", f"{wrong} wrong", "0", wrong == 0)
-        independent = name == "text_of_length"
+        independent = name in INDEPENDENT
         kept = most > 1.2 if independent else most <= 1
         bounds.row("  requests in a run", f"{most:.2f}", "> 1.2" if independent else "1", kept)
-    return bounds.missed
 
 
 class Started:
     """A server with the models, until the end of the block."""
 
-    def __init__(self, *arguments: str):
-        command = ["serve", str(FOLDER), "--http-port", "0", "--grpc-port", "0", *arguments]
+    def __init__(self, folder: Path, *arguments: str):
+        command = ["serve", str(folder), "--http-port", "0", "--grpc-port", "0", *arguments]
         self.running = Running(command, environment(), stderr=subprocess.DEVNULL)
         threading.Thread(target=self.running.process.stdout.read, daemon=True).start()
         host, port = self.running.url.removeprefix("http://").split(":")
@@ -71,8 +80,8 @@ def ask(connection: http.client.HTTPConnection, name: str, body: bytes) -> list:
     return content["predictions"]
 
 
-def answers_alone(bodies: dict[str, list[bytes]]) -> dict[str, list]:
-    with Started("--batching", "off") as server:
+def answers_alone(folder: Path, bodies: dict[str, list[bytes]]) -> dict[str, list]:
+    with Started(folder, "--batching", "off") as server:
         connection = http.client.HTTPConnection(*server.http)
         return {
             name: [ask(connection, name, body) for body in made] for name, made in bodies.items()
