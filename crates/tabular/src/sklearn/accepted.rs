@@ -36,11 +36,16 @@ impl ValueCheck {
     }
 }
 
+/// What a step of the model refuses that gets a value from another step.
+pub(super) fn not_finite() -> Error {
+    Error::invalid("a step of the model makes a value that is not finite")
+}
+
 fn check_values(rows: FeatureRows, accepted: AcceptedValues) -> Result<()> {
     if let Some(matrix) = rows.sparse {
         return match matrix.values().all(|value| accepted.allows(value)) {
             true => Ok(()),
-            false => Err(Error::invalid("a step of the model makes a value that is not finite")),
+            false => Err(not_finite()),
         };
     }
     // If the sum of all is finite, each is: no need to look at them one by one.

@@ -1,6 +1,6 @@
 //! `CalibratedClassifierCV`, and the isotonic regression that it may use.
 
-use super::accepted::AcceptedValues;
+use super::accepted::{AcceptedValues, not_finite};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::{ClassLabels, Estimator};
@@ -124,6 +124,10 @@ impl CalibratedMember {
     fn add(&self, rows: FeatureRows, scores: &mut [f64], classes: usize) -> Result<()> {
         let response = self.model.respond(rows, self.method)?;
         let mut probabilities = vec![0.0; classes];
+        let is_temperature = matches!(self.calibration, Calibration::Temperature(_));
+        if is_temperature && !response.values.iter().all(|value| value.is_finite()) {
+            return Err(not_finite());
+        }
         let values = response.values.chunks_exact(response.columns.max(1));
         for (values, scores) in values.zip(scores.chunks_exact_mut(classes)) {
             self.calibrate(values, &mut probabilities);

@@ -62,6 +62,9 @@ impl Classifier for NearestCentroid {
                 true => argmax(scores),
                 false => self.nearest(row),
             };
+            // First the largest: far from all centers, the logarithm of the sum is lost beside the scores.
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            scores.iter_mut().for_each(|score| *score -= largest);
             log_softmax(scores);
         }
         Ok(())
