@@ -17,7 +17,7 @@ FOLDERS = [ROOT / "tests/data/rows", ROOT / "tests/data/platforms/onnx/mixing"]
 INDEPENDENT = ["text_of_length", "independent"]
 STARTS = 10
 CONNECTIONS = 16
-REQUESTS = 5000
+REQUESTS = 5008
 # Its answers differ from each other by nature.
 RANDOM = "random_noise"
 # Of the largest value of an answer: what another order of summation may change.

@@ -16,6 +16,15 @@ pub mod catboost;
     feature = "lightgbm",
     feature = "catboost",
     feature = "sklearn",
+    feature = "spark",
+    feature = "h2o"
+))]
+mod compared;
+#[cfg(any(
+    feature = "xgboost",
+    feature = "lightgbm",
+    feature = "catboost",
+    feature = "sklearn",
     feature = "pmml",
     feature = "spark",
     feature = "h2o"

@@ -10,6 +10,7 @@ use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compared::ComparedVersions;
 use crate::evaluated::{self, Evaluated};
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -60,9 +61,13 @@ impl Platform for CatBoost {
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        Ok(read(folder)?.loaded())
+        Ok(read(folder)?.loaded_from(folder, &COMPARED))
     }
 }
+
+/// The CatBoost whose predictions were compared with those of this evaluator.
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "CatBoost", oldest: (1, 2), newest: (1, 2) };
 
 fn read(folder: &Path) -> Result<Evaluated> {
     let (mut model, bytes) = format::read(folder)?;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use self::files::MojoArchive;
 use self::model::MojoModel;
+use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
 use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
@@ -43,6 +44,10 @@ mod network;
 mod numeric;
 mod trees;
 mod xgboost;
+
+/// The oldest and the newest H2O whose predictions were compared with those of this evaluator.
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "H2O", oldest: (3, 11), newest: (3, 46) };
 
 /// The ending of files that are MOJOs.
 const ENDINGS: [&str; 1] = [".mojo"];
@@ -109,7 +114,7 @@ impl Platform for H2o {
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded())
+        Ok(open(path)?.loaded_from(path, &COMPARED))
     }
 }
 

@@ -11,6 +11,7 @@ use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compared::ComparedVersions;
 use crate::evaluated::{self, Evaluated};
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -63,9 +64,14 @@ impl Platform for LightGBM {
         if may_lack_coefficients {
             log::warn!("{}: {}", folder.display(), LACKS_COEFFICIENTS);
         }
-        Ok(model.loaded())
+        Ok(model.loaded_from(folder, &COMPARED))
     }
 }
+
+/// The oldest and the newest format whose predictions were compared with those of this evaluator: of LightGBM 2.2 to
+/// 4.7.
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "LightGBM", oldest: (2, 0), newest: (4, 0) };
 
 /// The warning for JSON that may be of LightGBM 3.2, which does not write the coefficients of linear trees.
 const LACKS_COEFFICIENTS: &str = "if the model has linear trees (linear_tree=true) and LightGBM 3.2 wrote this \

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::columns::TextTable;
+use crate::compared::version_numbers;
 pub(super) use crate::labels::ClassLabels;
 use crate::pickle::{NumpyArray, Pickle, PickleNode, PickleValue, dtype_kind};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -46,11 +47,6 @@ pub(super) struct Estimator<'a> {
 }
 
 /// The first two numbers of a version, such as `1.9.1` or `1.10.dev0`.
-pub(super) fn version_numbers(version: &str) -> (u32, u32) {
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
-}
-
 /// A matrix attribute.
 pub(super) struct Matrix {
     pub(super) rows: usize,

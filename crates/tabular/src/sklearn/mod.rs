@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use self::estimator::{Estimator, ReadBudget};
 use self::served::ServedModel;
+use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
 use crate::pickle;
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
@@ -95,7 +96,8 @@ mod wrapper;
 const ENDINGS: [&str; 4] = [".pkl", ".pickle", ".joblib", ".skops"];
 
 /// The oldest and the newest scikit-learn whose predictions were compared with those of this evaluator.
-const COMPARED: [(u32, u32); 2] = [(0, 19), (1, 9)];
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "scikit-learn", oldest: (0, 19), newest: (1, 9) };
 
 /// The largest file. A forest of thousands of deep trees has some hundred megabytes, and reading a
 /// file takes several times its size in memory.
@@ -108,8 +110,8 @@ const MAX_PICKLE_BYTES: usize = 2 << 30;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScikitLearn;
 
-/// Reads the model at `path`. Also returns a warning if its version was never compared.
-fn open(path: &Path) -> Result<(Evaluated, Option<String>)> {
+/// Reads the model at `path`.
+fn open(path: &Path) -> Result<Evaluated> {
     let file = files::find(path, &ENDINGS)?;
     let content = files::read(&file, MAX_FILE_BYTES)?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
@@ -117,26 +119,7 @@ fn open(path: &Path) -> Result<(Evaluated, Option<String>)> {
         read_model(content, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
     let signatures = model.signatures();
     let written_by = version.as_ref().map_or(String::new(), |text| format!("scikit-learn {text}"));
-    let model = Evaluated { signatures, executable: Arc::new(model), written_by, bytes };
-    Ok((model, uncompared(version.as_deref())))
-}
-
-/// The warning for a model of a version that was never compared.
-fn uncompared(version: Option<&str>) -> Option<String> {
-    let [oldest, newest] = COMPARED;
-    let numbers = version.map(estimator::version_numbers);
-    if numbers.is_some_and(|version| (oldest..=newest).contains(&version)) {
-        return None;
-    }
-    let found = version.map_or_else(
-        || "a version of scikit-learn that it does not record".to_owned(),
-        |version| format!("scikit-learn {version}"),
-    );
-    let ((old_major, old_minor), (new_major, new_minor)) = (oldest, newest);
-    Some(format!(
-        "the model was written by {found}, and predictions were only compared with those of {old_major}.{old_minor} \
-         to {new_major}.{new_minor}: compare some before you rely on it"
-    ))
+    Ok(Evaluated { signatures, executable: Arc::new(model), written_by, bytes })
 }
 
 /// Reads and compiles the model in a pickle. Also returns the version of scikit-learn that wrote it, if it is
@@ -178,15 +161,11 @@ impl Platform for ScikitLearn {
     }
 
     fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.0.inspection())
+        Ok(open(path)?.inspection())
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let (model, warning) = open(path)?;
-        if let Some(warning) = warning {
-            log::warn!("{}: {warning}", path.display());
-        }
-        Ok(model.loaded())
+        Ok(open(path)?.loaded_from(path, &COMPARED))
     }
 }
 

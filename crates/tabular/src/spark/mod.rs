@@ -16,6 +16,7 @@ use std::sync::Arc;
 use self::folder::{DATA, METADATA, STAGES, StageFolder, part_files};
 use self::mllib::SparkLinearModel;
 use self::pipeline::SparkPipeline;
+use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
 use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
@@ -37,6 +38,10 @@ mod schema;
 mod stage;
 mod table;
 mod vector;
+
+/// The oldest and the newest Spark whose predictions were compared with those of this evaluator.
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "Spark", oldest: (2, 4), newest: (4, 1) };
 
 /// The most classes of a model.
 const MAX_CLASSES: usize = 4096;
@@ -97,7 +102,7 @@ impl Platform for Spark {
     }
 
     fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded())
+        Ok(open(path)?.loaded_from(path, &COMPARED))
     }
 }
 

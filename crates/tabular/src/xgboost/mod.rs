@@ -11,6 +11,7 @@ use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compared::ComparedVersions;
 use crate::evaluated::{self, Evaluated};
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -34,6 +35,10 @@ mod ubjson;
 
 /// The `xgboost` platform.
 pub struct XGBoost;
+
+/// The oldest and the newest XGBoost whose predictions were compared with those of this evaluator.
+const COMPARED: ComparedVersions =
+    ComparedVersions { library: "XGBoost", oldest: (0, 90), newest: (3, 4) };
 
 /// Which boosting rounds take part in a prediction, where the file records the best one (early
 /// stopping).
@@ -78,7 +83,12 @@ impl Platform for XGBoost {
     }
 
     fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        Ok(read(folder)?.loaded())
+        let model = read(folder)?;
+        // Files of versions before 1.0 do not record theirs.
+        Ok(match model.written_by.is_empty() {
+            true => model.loaded(),
+            false => model.loaded_from(folder, &COMPARED),
+        })
     }
 }
 
