@@ -106,6 +106,14 @@ impl Transformer for IterativeImputer {
     }
 }
 
+/// The bounds of all columns. Before 0.23 there is one for all.
+fn read_bounds(estimator: &Estimator, name: &str, width: usize) -> Result<Vec<f64>> {
+    match estimator.is_older_than(0, 23) {
+        true => Ok(vec![estimator.number(&[name])?; width]),
+        false => estimator.vector_of_len(&[name], width),
+    }
+}
+
 /// Reads an `IterativeImputer`.
 pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if estimator.flag("sample_posterior", false)? {
@@ -128,8 +136,8 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     if width == 0 || initial.output() != width {
         return Err(estimator.unsupported("columns without a value that the first imputer keeps"));
     }
-    let lowest = estimator.vector_of_len(&["_min_value"], width)?;
-    let highest = estimator.vector_of_len(&["_max_value"], width)?;
+    let lowest = read_bounds(estimator, "_min_value", width)?;
+    let highest = read_bounds(estimator, "_max_value", width)?;
     let bounds = lowest.into_iter().zip(highest);
     let bounds =
         kept.iter().zip(bounds).map(|(column, bounds)| (!is_empty(column)).then_some(bounds));

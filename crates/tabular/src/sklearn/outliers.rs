@@ -108,6 +108,9 @@ pub(super) fn envelope(estimator: &Estimator) -> Result<Predictor> {
     }
     let features = location.len();
     let precision = estimator.matrix_of_shape(&["precision_"], features, features)?.values;
+    if estimator.is_older_than(0, 20) {
+        return Err(estimator.unsupported("one written by scikit-learn before 0.20"));
+    }
     let offset = estimator.number(&["offset_"])?;
     let model = Envelope { location, precision, offset };
     Ok(Predictor::classifier(model, labels(), ClassScores::None))
