@@ -205,6 +205,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            is_bounded: true,
             rows: RowDependence::NoGraph,
         };
         of("http://h", "m", &signature).expect("an example").command

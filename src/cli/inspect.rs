@@ -300,6 +300,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        is_bounded: true,
         rows: RowDependence::NoGraph,
     }
 }

@@ -7,7 +7,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use prost::Message;
 use serde_json::json;
@@ -18,8 +17,8 @@ use tonic::Code;
 
 use crate::support::client::{get, post};
 use crate::support::grpc::{Caller, PREDICT};
-use crate::support::process::{Process, tensorserve};
-use crate::support::{copy, data, project};
+use crate::support::process::{Process, children, is_running, model_processes, tensorserve};
+use crate::support::{copy, data, project, wait_until};
 
 const CRASHES: &str = "/v1/models/aborts_when_empty:predict";
 /// The input for which the model `aborts_when_empty` ends its process.
@@ -49,34 +48,6 @@ fn place() -> (tempfile::TempDir, String) {
          isolation = \"process\"\n"
     );
     (root, config)
-}
-
-fn children(id: u32) -> Vec<u32> {
-    let mut children = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
-        let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        children.extend(list.split_whitespace().map(|id| id.parse::<u32>().expect("a number")));
-    }
-    children
-}
-
-/// The processes of isolated models: the server's child is the host, whose children are the keepers.
-fn model_processes(server: &Process) -> Vec<u32> {
-    let keepers = children(server.id()).into_iter().flat_map(children);
-    keepers.flat_map(children).collect()
-}
-
-fn is_running(id: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    !status.is_empty() && !status.contains("State:\tZ")
-}
-
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "not reached: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -38,10 +38,13 @@ mod containers;
 mod csv_reports;
 mod deadlines;
 mod digits;
+#[cfg(all(feature = "onnx", feature = "tflite"))]
+mod endless;
 mod entry_points;
 mod external_ops;
 mod fetch_command;
 mod foreign_formats;
+mod given_up;
 #[cfg(feature = "h2o")]
 mod h2o;
 mod https;

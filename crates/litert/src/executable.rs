@@ -44,6 +44,7 @@ fn signature(model: &TfliteModel, function: &Function, file: &[u8]) -> Signature
     signature.name.clone_from(&function.name);
     signature.read_only = !model.has_state;
     signature.repeatable = !model.has_state && !model.is_random;
+    signature.is_bounded = !model.has_loops;
     // LiteRT has no empty tensors, and its operators trust the declared shapes.
     signature.exact_shapes = function.inputs.iter().all(|port| !port.sizes.is_empty());
     signature
@@ -118,7 +119,7 @@ impl LiteRtExecutable {
     ) -> Result<Vec<Tensor>> {
         let is_sized = |it: &Interpreter| it.is_sized_for(call.function, inputs);
         let run = |interpreter: &mut Interpreter| call.run(interpreter, inputs, deadline);
-        let outputs = self.pool.with(is_sized, run)?;
+        let outputs = self.pool.with(is_sized, deadline, run)?;
         call.outputs
             .iter()
             .map(|&place| outputs.get(place).cloned().ok_or_else(misplaced))
@@ -138,7 +139,7 @@ impl LiteRtExecutable {
         };
         let first = row(0);
         let is_sized = |it: &Interpreter| it.is_sized_for(call.function, &first);
-        let results = self.pool.with(is_sized, |interpreter| {
+        let results = self.pool.with(is_sized, deadline, |interpreter| {
             let run = |index| call.run(interpreter, &row(index), deadline);
             (0..rows).map(run).collect::<Result<Vec<Vec<Tensor>>>>()
         })?;

@@ -68,6 +68,8 @@ pub(super) struct TfliteModel {
     pub(super) has_state: bool,
     /// Whether the model draws random numbers.
     pub(super) is_random: bool,
+    /// Whether the model has a loop that ends when a condition holds.
+    pub(super) has_loops: bool,
 }
 
 /// A function of a model: a signature of its file, or the first subgraph of a file without signatures.
@@ -175,6 +177,9 @@ pub(super) fn read_model(bytes: &[u8]) -> Result<TfliteModel> {
             schema::RANDOM_UNIFORM,
             schema::MULTINOMIAL,
         ]),
+        has_loops: operators
+            .iter()
+            .any(|code| *code == schema::WHILE || *code >= schema::FIRST_STABLEHLO),
         written_by: root.text(model::DESCRIPTION)?,
         functions,
         shared,

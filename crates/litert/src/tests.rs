@@ -296,3 +296,12 @@ fn a_model_is_described_without_the_library() {
     let error = other.expect_err("a program");
     assert!(error.message().contains("does not begin as one (TFL3)"), "{error}");
 }
+
+#[test]
+fn a_while_is_not_bounded() {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/platforms");
+    let file = model::TfliteFile::read(&data.join("endless/adding.tflite")).expect("a model");
+    let model = file.model().expect("a model");
+    assert!(model.has_loops);
+    assert!(super::executable::signatures(&model, &file.bytes).iter().all(|it| !it.is_bounded));
+}

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use prost::Message;
 
 use self::ffi::{ModelSource, OnnxApi, OnnxRunOptions, OnnxSession, TensorNames};
@@ -24,7 +25,7 @@ use self::interface::Interface;
 use self::model::OnnxModel;
 use self::watchdog::Watchdog;
 use self::zipmap::ClassNames;
-use crate::proto::ModelProto;
+use crate::proto::{FunctionProto, ModelProto};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
     Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
@@ -149,11 +150,18 @@ pub(crate) fn signature(proto: &ModelProto) -> Result<Signature> {
             let mut signature = model::signature(graph)?;
             // The functions of a model are not read, and may do whatever operators do.
             signature.repeatable &= proto.functions.is_empty();
+            signature.is_bounded &= proto.functions.iter().all(is_bounded_function);
             signature.rows = rows::dependence(proto, &signature);
             Ok(signature)
         }
         None => Err(model::invalid_model("the model has no graph".to_owned())),
     }
+}
+
+/// Whether the sizes of the inputs bound the time of a function of the model, as far as it can be read.
+fn is_bounded_function(function: &Bytes) -> bool {
+    let decoded = FunctionProto::decode(function.clone());
+    decoded.is_ok_and(|function| model::are_bounded(&function.node))
 }
 
 impl Platform for Onnx {

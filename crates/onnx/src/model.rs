@@ -196,6 +196,21 @@ fn is_random(graph: &GraphProto) -> bool {
     })
 }
 
+/// Operators that run a graph within them, and are known to end: once, or for each part of a tensor. Others
+/// that have one run it until a condition holds, or as often as an input says.
+const BOUNDED_CONTROL: [&str; 3] = ["If", "Scan", "SequenceMap"];
+
+/// Whether the sizes of the inputs bound the time of a run of `nodes`.
+pub(super) fn are_bounded(nodes: &[NodeProto]) -> bool {
+    nodes.iter().all(|node| {
+        let mut subgraphs = node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
+        match BOUNDED_CONTROL.contains(&node.op_type.as_str()) {
+            true => subgraphs.all(|graph| are_bounded(&graph.node)),
+            false => subgraphs.next().is_none(),
+        }
+    })
+}
+
 /// The signature of a model: its inputs except those that have an initializer, and its outputs.
 ///
 /// # Errors
@@ -208,6 +223,7 @@ pub(super) fn signature(graph: &GraphProto) -> Result<Signature> {
         graph.output.iter().map(|output| tensor_spec("output", output)).collect::<Result<_>>()?,
     );
     signature.repeatable = !is_random(graph);
+    signature.is_bounded = are_bounded(&graph.node);
     Ok(signature)
 }
 
@@ -256,4 +272,34 @@ fn declared_dimension(dimension: &Dimension) -> (i64, String) {
 /// The error for a file that is not a valid model.
 pub(super) fn invalid_model(message: String) -> Error {
     Error::new(Code::DataLoss, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::proto::attribute_proto::AttributeType;
+
+    /// An operator that runs `nodes`.
+    fn running(op: &str, nodes: Vec<NodeProto>) -> NodeProto {
+        let body = AttributeProto {
+            name: "body".to_owned(),
+            g: Some(GraphProto { node: nodes, ..GraphProto::default() }),
+            r#type: AttributeType::Graph.into(),
+            ..AttributeProto::default()
+        };
+        NodeProto { attribute: vec![body], ..node(op, &[], &[]) }
+    }
+
+    #[test]
+    fn loops_are_not_bounded_wherever_they_are() {
+        let add = || vec![node("Add", &["x", "x"], &["y"])];
+        for op in ["If", "Scan", "SequenceMap"] {
+            assert!(are_bounded(&[running(op, add())]), "{op}");
+            assert!(!are_bounded(&[running(op, vec![running("Loop", add())])]), "{op}");
+        }
+        assert!(are_bounded(&add()));
+        assert!(!are_bounded(&[running("Loop", add())]));
+        assert!(!are_bounded(&[running("BeamSearch", add())]));
+    }
 }

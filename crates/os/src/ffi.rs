@@ -73,6 +73,10 @@ pub fn splits_file_reads() -> bool {
 #[cfg(target_os = "linux")]
 const NICE_INCREMENT: libc::c_int = 10;
 
+/// The nice value of the lowest priority.
+#[cfg(target_os = "linux")]
+const LOWEST_PRIORITY: libc::c_int = 19;
+
 /// Lowers the scheduling priority of this thread and of threads that it starts later. This cannot
 /// be undone: only a privileged user may raise a priority.
 pub fn lower_priority() {
@@ -80,6 +84,47 @@ pub fn lower_priority() {
     #[cfg(target_os = "linux")]
     unsafe {
         libc::nice(NICE_INCREMENT);
+    }
+}
+
+/// A thread of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId(#[cfg(target_os = "linux")] libc::pid_t);
+
+/// This thread.
+#[must_use]
+pub fn thread_id() -> ThreadId {
+    // SAFETY: a plain system call without arguments.
+    #[cfg(target_os = "linux")]
+    return ThreadId(unsafe { libc::gettid() });
+    #[cfg(not(target_os = "linux"))]
+    ThreadId()
+}
+
+/// A scheduling priority below the normal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// That of [`lower_priority`].
+    Low,
+    /// The lowest: what is left of the CPU time.
+    Lowest,
+}
+
+/// Lowers the scheduling priority of a thread that has not ended. This cannot be undone.
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+pub fn lower_priority_of(thread: ThreadId, priority: Priority) {
+    #[cfg(target_os = "linux")]
+    let nice = match priority {
+        Priority::Low => NICE_INCREMENT,
+        Priority::Lowest => LOWEST_PRIORITY,
+    };
+    // SAFETY: plain system calls; on Linux they concern one thread alone.
+    #[cfg(target_os = "linux")]
+    unsafe {
+        let id = thread.0.unsigned_abs();
+        if libc::getpriority(libc::PRIO_PROCESS, id) < nice {
+            libc::setpriority(libc::PRIO_PROCESS, id, nice);
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Objects that run a model, each for one run at a time, made when they are needed.
 
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Makes another object.
 type Make<T> = Box<dyn Fn() -> Result<T> + Send + Sync>;
@@ -33,16 +34,18 @@ impl<T> Pool<T> {
         Ok(Pool { make: Box::new(make), most: most.max(1), state, returned: Condvar::new() })
     }
 
-    /// Calls `run` with an object, if possible one that is `preferred`. Waits while all are in use.
+    /// Calls `run` with an object, if possible one that is `preferred`. Waits while all are in use, until
+    /// `deadline` at most.
     ///
     /// # Errors
-    /// Those of `run`, and of making an object.
+    /// Those of `run`, and of making an object; [`Code::DeadlineExceeded`].
     pub fn with<R>(
         &self,
         preferred: impl Fn(&T) -> bool,
+        deadline: Option<Instant>,
         run: impl FnOnce(&mut T) -> Result<R>,
     ) -> Result<R> {
-        let mut borrowed = Borrowed { pool: self, object: self.take(preferred) };
+        let mut borrowed = Borrowed { pool: self, object: self.take(preferred, deadline)? };
         match &mut borrowed.object {
             Some(object) => run(object),
             place => run(place.insert((self.make)()?)),
@@ -50,20 +53,32 @@ impl<T> Pool<T> {
     }
 
     /// An idle object, or `None` for the right to make one.
-    fn take(&self, preferred: impl Fn(&T) -> bool) -> Option<T> {
+    fn take(&self, preferred: impl Fn(&T) -> bool, deadline: Option<Instant>) -> Result<Option<T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(index) = state.idle.iter().rposition(&preferred) {
-                return Some(state.idle.swap_remove(index));
+                return Ok(Some(state.idle.swap_remove(index)));
             }
             if let Some(any) = state.idle.pop() {
-                return Some(any);
+                return Ok(Some(any));
             }
             if state.count < self.most {
                 state.count += 1;
-                return None;
+                return Ok(None);
             }
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            state = match left {
+                None => self.returned.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    let why =
+                        "other runs of the model were in progress until the request's deadline";
+                    return Err(Error::new(Code::DeadlineExceeded, why));
+                }
+                Some(left) => {
+                    let waited = self.returned.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 }
@@ -92,7 +107,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
-    use tensorserve_tensor::error::Error;
 
     #[test]
     fn no_more_objects_are_made_than_allowed_and_each_has_one_run_at_a_time() {
@@ -105,6 +119,7 @@ mod tests {
                 scope.spawn(|| {
                     pool.with(
                         |_| false,
+                        None,
                         |_| {
                             assert!(runs.fetch_add(1, Ordering::SeqCst) < 2);
                             thread::yield_now();
@@ -129,8 +144,9 @@ mod tests {
         let both = |number: usize| {
             pool.with(
                 |_| true,
+                None,
                 |first| {
-                    let second = pool.with(|_| true, |second| Ok(*second));
+                    let second = pool.with(|_| true, None, |second| Ok(*second));
                     second.map(|second| (*first, second))
                 },
             )
@@ -139,7 +155,17 @@ mod tests {
         assert!(both(1).is_err());
         assert_eq!(both(2).expect("made").0, (0, 2));
         for wanted in [0, 2, 0] {
-            assert_eq!(pool.with(|it| *it == wanted, |it| Ok(*it)).expect("idle"), wanted);
+            assert_eq!(pool.with(|it| *it == wanted, None, |it| Ok(*it)).expect("idle"), wanted);
         }
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_until_the_deadline() {
+        let pool = Pool::new(1, || Ok(())).expect("a pool");
+        let deadline = Some(Instant::now());
+        let inner = |(): &mut ()| pool.with(|()| true, deadline, |()| Ok(()));
+        let error = pool.with(|()| true, None, inner).expect_err("late");
+        assert_eq!(error.code(), Code::DeadlineExceeded);
+        pool.with(|()| true, deadline, |()| Ok(())).expect("idle");
     }
 }

@@ -28,8 +28,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const STABLE: Duration = Duration::from_secs(60);
 /// How long a failed run waits to learn how the process has ended.
 const LONGEST_END: Duration = Duration::from_secs(2);
-/// How much longer than its time limit a run may take before its process counts as blocked.
-const GRACE: Duration = Duration::from_secs(10);
+/// How much longer than its time limit a run may take, in which the process may end it by itself, before the
+/// process is killed.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Starts the process of a version, which loads it.
 ///
@@ -107,14 +108,25 @@ impl ModelProcess {
         }
     }
 
-    /// A lane for one run, when one is free; `None` once the process has ended.
-    fn take_lane(&self) -> Option<Channel> {
+    /// A lane for one run, when one is free; none once the process has ended, or at `deadline`.
+    fn take_lane(&self, deadline: Option<Instant>) -> Lane {
         let mut lanes = lock(&self.lanes);
         loop {
-            if let Some(lane) = lanes.as_mut()?.pop() {
-                return Some(lane);
+            let Some(free) = lanes.as_mut() else {
+                return Lane::Lost;
+            };
+            if let Some(lane) = free.pop() {
+                return Lane::Free(lane);
             }
-            lanes = self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            lanes = match left {
+                None => self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Lane::Late,
+                Some(left) => {
+                    let waited = self.freed.wait_timeout(lanes, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
@@ -137,6 +149,15 @@ impl Drop for ModelProcess {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// What a run gets that asks for a lane.
+enum Lane {
+    Free(Channel),
+    /// The process has ended.
+    Lost,
+    /// Other runs have all lanes until the deadline.
+    Late,
 }
 
 /// Sends the host a request with one end of each channel, and keeps the other ends.
@@ -169,6 +190,10 @@ fn failure(frame: &Frame) -> Error {
     let [code, ..] = frame.numbers;
     let code = Code::from_grpc(i32::try_from(code).unwrap_or(0));
     Error::new(code, frame.text.clone())
+}
+
+fn late(why: &str) -> Error {
+    Error::new(Code::DeadlineExceeded, format!("the request's deadline passed: {why}"))
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -211,17 +236,28 @@ impl Isolated {
     /// Runs a frame in the process.
     fn run(&self, frame: &Frame, timeout: Option<Duration>) -> Result<Frame> {
         let process = self.process()?;
-        let Some(lane) = process.take_lane() else {
-            return Err(self.lost(&process));
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let lane = match process.take_lane(deadline) {
+            Lane::Free(lane) => lane,
+            Lane::Lost => return Err(self.lost(&process)),
+            Lane::Late => return Err(late("other runs of the model were in progress until then")),
         };
-        let limit = timeout.map(|timeout| timeout + GRACE);
-        let answer = exchange(&lane, frame, limit);
-        let Ok(answer) = answer else {
-            // No lane of a process that is blocked or sends nonsense is of use.
-            drop(lane);
-            let error = self.lost(&process);
-            process.end();
-            return Err(error);
+        let limit = timeout.map(|timeout| timeout.saturating_add(GRACE));
+        let answer = match exchange(&lane, frame, limit) {
+            Ok(answer) => answer,
+            Err(error) if is_timeout(&error) => {
+                let model = &self.model;
+                log::error!("{model}: its process does not answer at a deadline, and is killed");
+                process.end();
+                return Err(late("its process did not answer, and was killed"));
+            }
+            Err(_) => {
+                // No lane of a process that sends nonsense is of use.
+                drop(lane);
+                let error = self.lost(&process);
+                process.end();
+                return Err(error);
+            }
         };
         lane.shrink(frame);
         lane.shrink(&answer);
@@ -250,14 +286,17 @@ impl Isolated {
     }
 }
 
-/// Sends a frame and waits for the answer, without an end if there is no `limit`.
+/// Sends a frame and waits for the answer, without an end if there is no `limit`. A process that is stopped
+/// reads nothing, either.
 fn exchange(lane: &Channel, frame: &Frame, limit: Option<Duration>) -> io::Result<Frame> {
     if limit.is_some() {
+        lane.socket.set_write_timeout(limit)?;
         lane.socket.set_read_timeout(limit)?;
     }
     lane.send(frame)?;
     let answer = lane.receive()?;
     if limit.is_some() {
+        lane.socket.set_write_timeout(None)?;
         lane.socket.set_read_timeout(None)?;
     }
     Ok(answer)
@@ -274,6 +313,11 @@ impl Executable for IsolatedExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let frame = request(kind::RUN, signature, inputs, options);
         Ok(self.0.run(&frame, options.timeout)?.tensors)
+    }
+
+    /// Its process can be stopped from outside.
+    fn waits(&self) -> bool {
+        true
     }
 
     fn profile(

@@ -251,6 +251,9 @@ pub struct Signature {
     pub ignores_unknown: bool,
     /// Whether each row of the outputs depends on the same row of the inputs alone.
     pub rows: RowDependence,
+    /// Whether the sizes of the inputs bound the time of a run: what runs has no loop whose end depends on
+    /// values, waits for nothing, and can be read. Any other run may never end.
+    pub is_bounded: bool,
 }
 
 impl Signature {
@@ -274,6 +277,7 @@ impl Signature {
             unused_columns: Vec::new(),
             ignores_unknown: false,
             rows: RowDependence::NoGraph,
+            is_bounded: true,
         }
     }
 

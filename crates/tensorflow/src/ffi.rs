@@ -416,6 +416,8 @@ pub(super) struct TensorFlowSession {
     api: Arc<TensorFlowApi>,
     graph: *mut TfGraph,
     session: *mut TfSession,
+    /// Whether it has a third inter-op thread pool, for its runs with a timeout.
+    has_own_pool: bool,
 }
 
 // SAFETY: TF_SessionRun may be called from any number of threads at once; the graph is not
@@ -432,6 +434,9 @@ const ON_CALLING_THREAD: [u8; 11] =
 /// A serialized `RunOptions` that runs the graph on the session's second inter-op thread pool:
 /// `inter_op_thread_pool: 1`.
 const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
+
+/// The same for the third, which only the session has.
+const ON_OWN_POOL: [u8; 2] = [0x18, 0x02];
 
 /// A serialized `RunOptions` that traces every operation: `trace_level: FULL_TRACE`.
 const FULL_TRACE: [u8; 2] = [0x08, 0x03];
@@ -463,7 +468,7 @@ impl TensorFlowSession {
             let graph = (api.new_graph)();
             (graph, (api.new_session)(graph, options.raw, status.raw))
         };
-        let empty = TensorFlowSession { api: Arc::clone(api), graph, session };
+        let empty = TensorFlowSession { api: Arc::clone(api), graph, session, has_own_pool: false };
         status.check()?;
         empty.gpus()
     }
@@ -528,7 +533,8 @@ impl TensorFlowSession {
             );
             (graph, session)
         };
-        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session };
+        let has_own_pool = settings.has_own_pool;
+        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session, has_own_pool };
         status.check()?;
         if let (Some(meta), Some(buffer)) = (meta, meta_buffer) {
             *meta = buffer.bytes();
@@ -562,7 +568,8 @@ impl TensorFlowSession {
             };
             (graph, session)
         };
-        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session };
+        let has_own_pool = settings.has_own_pool;
+        let loaded = TensorFlowSession { api: Arc::clone(api), graph, session, has_own_pool };
         status.check()?;
         Ok(loaded)
     }
@@ -624,9 +631,18 @@ impl TensorFlowSession {
         Ok(GraphEndpoint(TfOutput { operation, index }))
     }
 
+    /// A serialized `RunOptions` with a timeout. Such a run needs threads besides the calling one.
+    fn with_timeout(&self, timeout: Duration) -> SmallVec<[u8; 16]> {
+        let mut options = with_timeout(timeout);
+        if self.has_own_pool {
+            options.extend_from_slice(&ON_OWN_POOL);
+        }
+        options
+    }
+
     /// Runs the graph.
     pub(super) fn run(&self, tensors: RunTensors<'_>, options: RunOptions) -> Result<Vec<Tensor>> {
-        let timeout = options.timeout.map(with_timeout);
+        let timeout = options.timeout.map(|timeout| self.with_timeout(timeout));
         let serialized: &[u8] = timeout.as_deref().unwrap_or(&ON_CALLING_THREAD);
         self.run_with(tensors, serialized, options.threads, ptr::null_mut())
     }
@@ -638,7 +654,7 @@ impl TensorFlowSession {
         tensors: RunTensors<'_>,
         options: RunOptions,
     ) -> Result<(Vec<Tensor>, Vec<u8>)> {
-        let timeout = options.timeout.map(with_timeout).unwrap_or_default();
+        let timeout = options.timeout.map(|timeout| self.with_timeout(timeout)).unwrap_or_default();
         let serialized = [&FULL_TRACE, timeout.as_slice()].concat();
         let metadata = OwnedBuffer::new(&self.api);
         let outputs = self.run_with(tensors, &serialized, options.threads, metadata.raw)?;
@@ -737,6 +753,8 @@ pub(super) struct SessionSettings {
     pub(super) config: Vec<u8>,
     /// The address of the server of TensorFlow that runs the session; empty for this process.
     pub(super) target: String,
+    /// Whether it has a third inter-op thread pool, for its runs with a timeout.
+    pub(super) has_own_pool: bool,
 }
 
 struct SessionOptions<'a> {

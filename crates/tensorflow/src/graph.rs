@@ -293,6 +293,48 @@ const UNREPEATABLE_OPS: [&str; 14] = [
     "TruncatedNormal",
 ];
 
+/// Whether the sizes of the inputs bound the time that `ops` take.
+pub(super) fn are_bounded(ops: &HashSet<&str>) -> bool {
+    let is_unbounded = |op: &&str| {
+        UNBOUNDED_OPS.contains(op) || UNBOUNDED_KINDS.iter().any(|kind| op.contains(kind))
+    };
+    !ops.iter().any(is_unbounded)
+}
+
+/// Parts of the names of operations that repeat others until a condition holds, or wait for another run, a
+/// thread or another machine.
+const UNBOUNDED_KINDS: [&str; 16] = [
+    "Accumulator",
+    "Barrier",
+    "Collective",
+    "Dataset",
+    "Iterator",
+    "MapPeek",
+    "MutexLock",
+    "Nccl",
+    "NextIteration",
+    "PyFunc",
+    "Queue",
+    "Reader",
+    "Rpc",
+    "Stage",
+    "Unstage",
+    "While",
+];
+
+/// Other such operations by their whole names, and those whose programs are not read.
+const UNBOUNDED_OPS: [&str; 9] = [
+    "Batch",
+    "BatchFunction",
+    "For",
+    "ReadFile",
+    "Recv",
+    "RemoteCall",
+    "Unbatch",
+    "XlaCallModule",
+    "XlaLaunch",
+];
+
 /// Whether `ops` contain one that ends the process for inputs of another rank, instead of returning an
 /// error.
 pub(super) fn need_exact_shapes(ops: &HashSet<&str>) -> bool {
@@ -400,6 +442,19 @@ pub(crate) mod tests {
         assert!(SHAPE_SENSITIVE_OPS.is_sorted());
         assert!(UNREPEATABLE_OPS.is_sorted());
         assert!(UNREPEATABLE_OPS.iter().all(|op| READ_ONLY_OPS.contains(op)));
+    }
+
+    #[test]
+    fn loops_and_waits_are_not_bounded() {
+        let bounded =
+            ["MatMul", "If", "BatchMatMulV2", "TensorListPushBackBatch", "Enter", "Range"];
+        assert!(are_bounded(&HashSet::from(bounded)));
+        for op in ["While", "StatelessWhile", "NextIteration", "RefNextIteration", "For", "Batch"] {
+            assert!(!are_bounded(&HashSet::from(["Add", op])), "{op}");
+        }
+        for op in ["QueueDequeueV2", "IteratorGetNext", "ReduceDataset", "XlaCallModule"] {
+            assert!(!are_bounded(&HashSet::from(["Add", op])), "{op}");
+        }
     }
 
     #[test]

@@ -255,9 +255,24 @@ impl TensorFlow {
         INTER_OP_POOLS.iter().take(count).map(pool).collect()
     }
 
+    /// The pools of a session: the shared ones, and one of its own if its runs are unbounded, which would
+    /// otherwise take the threads of other models.
+    fn session_pools(&self, is_bounded: bool) -> Vec<ThreadPoolOptionProto> {
+        // Sessions of a server have none.
+        if !self.config.session_target.is_empty() {
+            return Vec::new();
+        }
+        let mut pools = self.inter_op_pools(INTER_OP_POOLS.len());
+        if !is_bounded {
+            let num_threads = self.config.inter_op_threads;
+            pools.push(ThreadPoolOptionProto { num_threads, global_name: String::new() });
+        }
+        pools
+    }
+
     /// The settings of a session whose operations use `threads` threads, unless the user has set a
     /// number.
-    fn session_config(&self, threads: usize) -> Vec<u8> {
+    fn session_config(&self, threads: usize, is_bounded: bool) -> Vec<u8> {
         let gpu = &self.config.gpu;
         let threads = match self.config.intra_op_threads {
             0 => i32::try_from(threads).unwrap_or(0),
@@ -266,11 +281,7 @@ impl TensorFlow {
         ConfigProto {
             intra_op_parallelism_threads: threads,
             inter_op_parallelism_threads: self.config.inter_op_threads,
-            // Sessions of a server have none.
-            session_inter_op_thread_pool: match self.config.session_target.as_str() {
-                "" => self.inter_op_pools(INTER_OP_POOLS.len()),
-                _ => Vec::new(),
-            },
+            session_inter_op_thread_pool: self.session_pools(is_bounded),
             gpu_options: Some(GpuOptions {
                 per_process_gpu_memory_fraction: gpu.memory_fraction,
                 allow_growth: gpu.allow_growth,
@@ -338,7 +349,7 @@ impl Platform for TensorFlow {
         let runtime = self.runtime()?;
         if matches!(runtime.gpus(), Gpus::Available(_)) {
             runtime.pools_started.call_once(|| self.start_pools(&runtime.api));
-            let config = self.session_config(1);
+            let config = self.session_config(1, true);
             runtime.found_gpus(TensorFlowSession::initialize(&runtime.api, &config)?);
         }
         Ok(Some(runtime.gpus().clone()))
@@ -393,7 +404,11 @@ impl Platform for TensorFlow {
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
         let files = ModelFiles::find(folder)?;
         let runtime = self.runtime()?;
-        let (parts, session) = self.open_model(&runtime, &files, options)?;
+        let (mut parts, session) = self.open_model(&runtime, &files, options)?;
+        if !self.config.session_target.is_empty() {
+            // Another machine may never answer.
+            parts.signatures.iter_mut().for_each(|signature| signature.is_bounded = false);
+        }
         let ModelParts { signatures, marshalled_hooks, external_ops, .. } = parts;
         let is_known = runtime.gpus_in_use.get().is_some() || runtime.process != process::id();
         if !is_known && let Ok(count) = session.gpus() {
@@ -423,15 +438,18 @@ impl TensorFlow {
         runtime.pools_started.call_once(|| self.start_pools(api));
         let registry = Some(&runtime.registry);
         remote::check(&self.config.session_target)?;
-        let settings = SessionSettings {
-            config: self.session_config(options.threads),
+        let is_remote = !self.config.session_target.is_empty();
+        let settings = |is_bounded| SessionSettings {
+            config: self.session_config(options.threads, is_bounded),
             target: self.config.session_target.clone(),
+            has_own_pool: !is_bounded && !is_remote,
         };
         match files {
             ModelFiles::SavedModel(folder) => {
                 let meta = saved_model::read(folder, &options.tags)?;
                 let parts = ModelParts::of(&meta, options, registry)?;
                 drop(meta); // It may have a large graph, and the runtime reads its own.
+                let settings = settings(parts.signatures.iter().all(|it| it.is_bounded));
                 let session = TensorFlowSession::load(api, folder, &options.tags, &settings, None);
                 Ok((parts, session.map_err(with_hint)?))
             }
@@ -439,7 +457,7 @@ impl TensorFlow {
                 if options.ops.refuses_any() {
                     return Err(saved_model::unchecked(folder));
                 }
-                let mut meta = Vec::new();
+                let (mut meta, settings) = (Vec::new(), settings(false));
                 let session =
                     TensorFlowSession::load(api, folder, &options.tags, &settings, Some(&mut meta));
                 let session = session.map_err(with_hint)?;
@@ -451,7 +469,7 @@ impl TensorFlow {
             ModelFiles::Frozen(file) => {
                 let (mut meta, bytes) = frozen::read(file)?;
                 external_ops::check(&meta, &options.ops)?;
-                let session = TensorFlowSession::of_graph(api, &bytes, &settings);
+                let session = TensorFlowSession::of_graph(api, &bytes, &settings(false));
                 let session = session.map_err(with_hint)?;
                 frozen::declare(&mut meta, &session, file)?;
                 Ok((ModelParts::of(&meta, options, registry)?, session))

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::bundle;
-use super::graph::{Graph, OpRegistry, are_repeatable, need_exact_shapes};
+use super::graph::{Graph, OpRegistry, are_bounded, are_repeatable, need_exact_shapes};
 use super::rows;
 use tensorserve_platform::{Completeness, LoadOptions, names_version};
 use tensorserve_proto::tensor_from_proto;
@@ -225,6 +225,7 @@ fn analyze(signature: &mut Signature, graph: &Graph, registry: Option<&OpRegistr
     signature.read_only = registry.is_some_and(|ops| ops.contains_only_stateless(&operations));
     signature.repeatable = signature.read_only && are_repeatable(&operations);
     signature.exact_shapes = need_exact_shapes(&operations);
+    signature.is_bounded = are_bounded(&operations);
     let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));
     signature.takes_images = signature.inputs.len() == 1 && decodes_images;
     if operations.contains("DecodeBase64") {
@@ -254,6 +255,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: true,
+        is_bounded: true,
         rows: RowDependence::NoGraph,
     }
 }

@@ -157,16 +157,18 @@ impl Torch {
         // What a file is, and whether it is allowed, is known without the library.
         let opened = TorchFile::open(&file)?;
         let bytes = fs::metadata(&file).map_or(0, |found| found.len());
-        let (prepared, external_ops) = match &opened {
+        let (prepared, external_ops, is_bounded) = match &opened {
             TorchFile::Script(archive) => {
                 let sources = Sources::read(archive).map_err(shown)?;
                 let external_ops = sources.check(&options.ops).map_err(shown)?;
-                (self.script(&file, &declared).map_err(shown)?, external_ops)
+                let is_bounded = !sources.has_loops();
+                (self.script(&file, &declared).map_err(shown)?, external_ops, is_bounded)
             }
             TorchFile::Package { archive, name } => {
                 let external_ops = ops::check_package(name, &options.ops).map_err(shown)?;
                 let prepared = self.package(&file, archive, name, &declared).map_err(shown)?;
-                (prepared, external_ops)
+                // Machine code may do anything.
+                (prepared, external_ops, false)
             }
         };
         let run = |inputs: &[Tensor]| prepared.run(inputs, options.threads);
@@ -184,6 +186,7 @@ impl Torch {
         let outputs = outputs::plan(learnt, &declared.outputs, why_not).map_err(shown)?;
         let mut model = OpenModel::new(prepared, outputs, external_ops, bytes);
         model.signature.exact_shapes = matches!(opened, TorchFile::Package { .. });
+        model.signature.is_bounded = is_bounded;
         if !model.signature.read_only {
             // The runs on zeros have changed it.
             model.model = self.script(&file, &declared).map_err(shown)?.model;

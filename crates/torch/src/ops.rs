@@ -91,6 +91,11 @@ impl Sources {
         }
     }
 
+    /// Whether the text has the words of a loop.
+    pub(crate) fn has_loops(&self) -> bool {
+        ["for", "while"].iter().any(|word| self.words.contains_key(*word))
+    }
+
     /// The external operations that are called and that `policy` reports.
     ///
     /// # Errors
@@ -226,6 +231,13 @@ mod tests {
     fn policy(deny: &[&str], allow: &[&str]) -> OpPolicy {
         let list = |entries: &[&str]| entries.iter().map(|&entry| entry.to_owned()).collect();
         OpPolicy { deny: list(deny), allow: list(allow) }
+    }
+
+    #[test]
+    fn words_of_loops_are_found() {
+        assert!(sources("while n:\n  x = 1").has_loops());
+        assert!(sources("for _0 in range(n):\n  x = 1").has_loops());
+        assert!(!sources("format = torch.forward(while_)\nfor2 = x.for_each(y)").has_loops());
     }
 
     const SAVES: &str = "def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:\n  \

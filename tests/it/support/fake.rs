@@ -36,6 +36,9 @@ pub struct Model {
     pub fails_on: Option<f32>,
     /// A run with this value in its input panics.
     pub panics_on: Option<f32>,
+    /// A run with this value in its input waits at [`Fake::runs_gate`], whatever its time limit is. With it, the
+    /// model says that runs may never end.
+    pub hangs_on: Option<f32>,
     pub read_only: bool,
     pub repeatable: bool,
     /// What it says of its rows.
@@ -107,6 +110,7 @@ impl Default for Model {
             is_gated: false,
             fails_on: None,
             panics_on: None,
+            hangs_on: None,
             read_only: true,
             repeatable: true,
             rows: Rows::Proven,
@@ -319,6 +323,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        is_bounded: model.hangs_on.is_none(),
         rows: model.rows.dependence(),
     }
 }
@@ -437,7 +442,8 @@ impl Executable for FakeExecutable {
         let warms_up = thread.starts_with("load");
         let shape = input.shape().dims().to_vec();
         lock(&self.record.runs).push(Run { shape, values: values.clone(), options, thread });
-        if self.model.is_gated && !warms_up {
+        let hangs = self.model.hangs_on.is_some_and(|marker| values.contains(&marker));
+        if hangs || (self.model.is_gated && !warms_up) {
             self.record.runs_gate.pass();
         }
         thread::sleep(Duration::from_millis(self.model.run_millis));

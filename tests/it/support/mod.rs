@@ -18,6 +18,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -47,6 +49,15 @@ pub fn free_ports(count: u16) -> u16 {
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime").block_on(future)
+}
+
+/// Waits for an event, for a minute at most.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "not reached: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Creates a symbolic link to `target` at `link`, with its parent directories.

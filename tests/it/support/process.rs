@@ -154,3 +154,25 @@ impl Drop for Process {
         let _ = self.child.wait();
     }
 }
+
+/// The children of a process.
+pub fn children(id: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
+        let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        children.extend(list.split_whitespace().map(|id| id.parse::<u32>().expect("a number")));
+    }
+    children
+}
+
+/// The processes of isolated models: the server's child is the host, whose children are the keepers.
+pub fn model_processes(server: &Process) -> Vec<u32> {
+    let keepers = children(server.id()).into_iter().flat_map(children);
+    keepers.flat_map(children).collect()
+}
+
+/// Whether a process runs or is stopped.
+pub fn is_running(id: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}

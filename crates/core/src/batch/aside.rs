@@ -1,5 +1,6 @@
 //! Runs beside the queue, for requests that nobody waits for.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, split, unsplittable};
@@ -9,7 +10,7 @@ use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
 impl BatchQueue {
-    /// Runs `inputs` alone and at once on this thread, with one thread within an operation. Requests in
+    /// Runs `inputs` alone and at once, with one thread within an operation. Requests in
     /// the queue do not wait for it. The run is counted like one of the queue, but its duration has no
     /// part in decisions about other requests: this thread may be of low priority. Blocks.
     ///
@@ -17,7 +18,7 @@ impl BatchQueue {
     /// What the model reports; [`Code::InvalidArgument`](tensorserve_tensor::error::Code) for more rows
     /// than the configured batch size allows.
     pub fn run_aside(&self, inputs: &[Tensor], deadline: Instant) -> Result<Vec<Tensor>> {
-        let inner = &*self.0;
+        let inner = &self.0;
         let rows = inner.rows_of(inputs)?;
         inner.metrics.asked(rows);
         let size = allowed_size(rows, &inner.config.allowed_batch_sizes);
@@ -34,7 +35,7 @@ impl BatchQueue {
 
 impl QueueInner {
     fn run_uncosted(
-        &self,
+        self: &Arc<Self>,
         inputs: &[Tensor],
         rows: usize,
         deadline: Instant,
@@ -42,7 +43,7 @@ impl QueueInner {
         // Every core counts as busy: one thread within an operation.
         let options = self.run_options(rows, Some(deadline), self.shared.cores);
         let mut busy = BusyGuard::new(&self.metrics);
-        let outputs = self.run.run(inputs, RunOptions { threads: 1, ..options })?;
+        let (outputs, _) = self.run_apart(inputs, RunOptions { threads: 1, ..options })?;
         let (_, time) = busy.end();
         self.metrics.ran(rows.max(1), time);
         Ok(outputs)

@@ -11,7 +11,8 @@
 //!   requests that have arrived on its thread can join it; the first of them runs the batch on that
 //!   thread, also without a hand-off;
 //! * **pool** ([`pool`]): every other request waits for one of `num_batch_threads` threads, which
-//!   take waiting requests as soon as they are idle.
+//!   take waiting requests as soon as they are idle. Runs that may never end have a pool of their own, whose
+//!   threads are replaced when a run takes much longer than usual ([`watch`], [`runaways`]).
 //!
 //! This module does not depend on models, HTTP or libtensorflow.
 
@@ -25,6 +26,7 @@ use self::lane::Lanes;
 use self::limit::Limits;
 pub use self::limit::ModelLimit;
 use self::pool::{Pool, PoolQueue, Ticket};
+pub use self::runaways::Runaways;
 pub(crate) use self::same::{Tolerance, same_outputs};
 use self::samples::RecordedSamples;
 use self::task::BatchTask;
@@ -47,12 +49,14 @@ mod lane;
 mod limit;
 mod pool;
 mod run;
+mod runaways;
 mod same;
 mod samples;
 mod spans;
 mod task;
 mod traits;
 mod verification;
+mod watch;
 
 /// Runs a signature on the inputs of one batch. Blocks.
 pub trait BatchRunner: Send + Sync {
@@ -104,12 +108,23 @@ pub struct Batcher {
 /// What all queues share.
 struct BatcherShared {
     pool: Pool,
+    /// For runs that may never end: they take no thread from the others.
+    unbounded: Pool,
     limits: Limits,
     /// Runs in progress in the whole process.
     active: AtomicUsize,
+    /// Those of them that are given up.
+    given_up: AtomicUsize,
     cores: usize,
     /// The longest run that may block a connection's thread.
     inline_budget: Duration,
+}
+
+impl BatcherShared {
+    /// The pool of runs that may never end, or that of the others.
+    fn pool(&self, unbounded: bool) -> &Pool {
+        if unbounded { &self.unbounded } else { &self.pool }
+    }
 }
 
 /// Runs expected to be shorter than this use one thread per operation: splitting an operation costs
@@ -127,15 +142,17 @@ impl Batcher {
     /// If a thread cannot be started.
     pub fn new(threads: usize, inline_budget: Duration) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = threads.max(1);
         let shared = Arc::new(BatcherShared {
-            pool: Pool::default(),
+            pool: Pool::new(threads, false),
+            unbounded: Pool::new(threads, true),
             limits: Limits::default(),
             active: AtomicUsize::new(0),
+            given_up: AtomicUsize::new(0),
             cores,
             inline_budget,
         });
-        let threads = threads.max(1);
-        pool::start(&shared, threads)?;
+        shared.pool.start(&shared)?;
         Ok(Batcher { shared, threads })
     }
 
@@ -145,11 +162,12 @@ impl Batcher {
         self.shared.limits.of(model)
     }
 
-    /// A queue for a signature that `run` runs.
+    /// A queue for a signature that `run` runs, of the model with this limit and the version with these
+    /// runaways.
     #[must_use]
     pub fn queue(
         &self,
-        limit: &Arc<ModelLimit>,
+        (limit, runaways): (&Arc<ModelLimit>, &Arc<Runaways>),
         config: BatchConfig,
         traits: SignatureTraits,
         metrics: QueueMetrics,
@@ -161,6 +179,7 @@ impl Batcher {
         BatchQueue::of(QueueInner {
             shared,
             limit,
+            runaways: Arc::clone(runaways),
             config,
             traits,
             metrics,
@@ -184,6 +203,7 @@ impl Batcher {
 impl Drop for Batcher {
     fn drop(&mut self) {
         self.shared.pool.stop();
+        self.shared.unbounded.stop();
     }
 }
 
@@ -193,6 +213,7 @@ pub struct BatchQueue(Arc<QueueInner>);
 struct QueueInner {
     shared: Arc<BatcherShared>,
     limit: Arc<ModelLimit>,
+    runaways: Arc<Runaways>,
     config: BatchConfig,
     traits: SignatureTraits,
     metrics: QueueMetrics,
@@ -299,12 +320,14 @@ impl BatchQueue {
         let QueueInner { shared, limit, traits, metrics, run, cost, verification, .. } = &*self.0;
         let verification = verification.under(&config, traits);
         let (shared, limit) = (Arc::clone(shared), Arc::clone(limit));
+        let runaways = Arc::clone(&self.0.runaways);
         let (metrics, run) = (metrics.clone(), Arc::clone(run));
         let (traits, cost) = (traits.clone(), Arc::clone(cost));
         let requests = QueueRequests::new(&shared, &config, &metrics);
         BatchQueue::of(QueueInner {
             shared,
             limit,
+            runaways,
             config,
             traits,
             metrics,
@@ -316,10 +339,12 @@ impl BatchQueue {
         })
     }
 
-    /// Whether neither this queue nor a queue that it replaced has a request.
+    /// Whether neither this queue nor a queue that it replaced has a request. Runs that are given up do not
+    /// count: what they use stays in memory until they end.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.run) == 1
+        let most = 1 + self.0.runaways.given_up();
+        Arc::strong_count(&self.0) <= most && Arc::strong_count(&self.0.run) <= most
     }
 
     /// Requests in flight in this queue.
@@ -334,17 +359,16 @@ impl BatchQueue {
         self.0.cost.predict(rows)
     }
 
-    /// Runs `inputs` on this thread, outside the queue, for the warm-up. The measured duration
-    /// counts for later decisions.
+    /// Runs `inputs` outside the queue, for the warm-up. The measured duration counts for later decisions.
+    /// Blocks.
     ///
     /// # Errors
     /// What the model reports.
     pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
         let options = RunOptions { threads: self.0.shared.cores, timeout };
-        let start = Instant::now();
-        let outputs = self.0.run.run(inputs, options)?;
+        let (outputs, time) = self.0.run_apart(inputs, options)?;
         let rows = assemble::rows_of(inputs).unwrap_or(1);
-        self.0.cost.record(rows, start.elapsed());
+        self.0.cost.record(rows, time);
         Ok(outputs)
     }
 
@@ -414,7 +438,8 @@ impl QueueInner {
         if let Some(counted) = self.limit.enter() {
             return Ok(counted);
         }
-        if self.shared.pool.displace(&self.limit, priority) {
+        let pools = [&self.shared.pool, &self.shared.unbounded];
+        if pools.into_iter().any(|pool| pool.displace(&self.limit, priority)) {
             return Ok(self.limit.enter_instead());
         }
         Err(self.limit.reached())
@@ -474,7 +499,7 @@ impl QueueInner {
     /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
     fn fits_inline(&self, rows: usize) -> bool {
         let expected = self.cost.predict(rows);
-        !self.traits.waits && expected.is_some_and(|time| time <= self.shared.inline_budget)
+        !self.traits.unbounded && expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
     /// The largest batch to run now, on a connection's thread or on a thread of the pool.
@@ -494,7 +519,7 @@ impl QueueInner {
             } else {
                 (self.shared.cores / active.max(1)).max(1)
             },
-            timeout: match self.traits.waits || !short(WORTH_CANCELLING) {
+            timeout: match self.traits.unbounded || !short(WORTH_CANCELLING) {
                 true => deadline.map(left),
                 false => None,
             },
@@ -512,7 +537,9 @@ impl QueueInner {
         let active = &self.shared.active;
         // Decremented also when the run panics.
         let _running = CountGuard::new(active);
-        let options = self.run_options(rows, deadline, active.load(Relaxed));
+        // Threads that are given up have the lowest priority.
+        let busy = active.load(Relaxed).saturating_sub(self.shared.given_up.load(Relaxed));
+        let options = self.run_options(rows, deadline, busy);
         let mut busy = BusyGuard::new(&self.metrics);
         let outcome = self.run.run(inputs, options);
         let (started, time) = busy.end();

@@ -15,15 +15,21 @@ use tokio::sync::oneshot;
 use super::task::{
     BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
+use super::watch::Watched;
 use super::{BatchOutput, BatcherShared, ModelLimit, QueueInner, assemble};
 use tensorserve_tensor::error::{Error, Result, Shed};
 use tensorserve_tensor::priority::Priority;
 
-/// The queues with waiting requests, in a ring.
-#[derive(Default)]
+/// The queues with waiting requests, in a ring, and the threads that run them.
 pub(super) struct Pool {
     ring: Mutex<Ring>,
     changed: Condvar,
+    /// The number of threads.
+    threads: usize,
+    /// Whether its runs may never end.
+    is_watched: bool,
+    /// Wakes the thread that watches them.
+    watch: Condvar,
 }
 
 #[derive(Default)]
@@ -32,6 +38,7 @@ struct Ring {
     /// Whether requests of another than the usual priority may wait in them.
     has_priorities: bool,
     stopped: bool,
+    watched: Watched,
 }
 
 /// The requests of one queue that wait for a thread.
@@ -52,6 +59,9 @@ struct PoolQueueState {
     /// When cancelled requests were last removed because it was full.
     swept: Option<Instant>,
 }
+
+/// How soon a thread is started that could not be started.
+const START_AGAIN: Duration = Duration::from_secs(1);
 
 /// A full queue is searched for cancelled requests at most this often: each search delays the
 /// request that triggers it.
@@ -84,6 +94,61 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
+    /// A pool without threads. Those of one that is watched start with the first request.
+    pub(super) fn new(threads: usize, is_watched: bool) -> Self {
+        let (ring, changed, watch) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Pool { ring, changed, threads, is_watched, watch }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        lock(&self.ring)
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub(super) fn start(&self, shared: &Arc<BatcherShared>) -> Result<()> {
+        self.hire(shared, &mut self.lock())
+    }
+
+    /// Starts the threads that are missing.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    fn hire(&self, shared: &Arc<BatcherShared>, ring: &mut Ring) -> Result<()> {
+        let cannot = |e| Error::unavailable("a batch thread could not be started").with_source(e);
+        let spawn = |name: String, work: fn(&Pool, &Arc<BatcherShared>)| {
+            let (shared, is_watched) = (Arc::clone(shared), self.is_watched);
+            let work = move || work(shared.pool(is_watched), &shared);
+            thread::Builder::new().name(name).spawn(work).map(drop).map_err(cannot)
+        };
+        if self.is_watched && !ring.watched.is_started {
+            spawn("batch watch".to_owned(), watch)?;
+            ring.watched.is_started = true;
+        }
+        while ring.watched.threads < self.threads {
+            let kind = if self.is_watched { "open-" } else { "" };
+            spawn(format!("batch-{kind}{}", ring.watched.named), work)?;
+            ring.watched.named += 1;
+            ring.watched.threads += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until the watching thread is woken, at most until `until`.
+    fn sleep<'r>(
+        &self,
+        ring: MutexGuard<'r, Ring>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'r, Ring> {
+        let Some(until) = until else {
+            return self.watch.wait(ring).unwrap_or_else(PoisonError::into_inner);
+        };
+        let time = until.saturating_duration_since(Instant::now());
+        self.watch.wait_timeout(ring, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
     /// Answers the newest of the requests under `limit` that wait and have the lowest priority, if
     /// that is below `priority`, so that another one can take its place. Returns whether there was one.
     pub(super) fn displace(&self, limit: &Arc<ModelLimit>, priority: Priority) -> bool {
@@ -113,19 +178,8 @@ impl Pool {
         ring.stopped = true;
         ring.queues.clear();
         self.changed.notify_all();
+        self.watch.notify_one();
     }
-}
-
-/// Starts the threads.
-pub(super) fn start(shared: &Arc<BatcherShared>, threads: usize) -> Result<()> {
-    for number in 0..threads {
-        let shared = Arc::clone(shared);
-        thread::Builder::new()
-            .name(format!("batch-{number}"))
-            .spawn(move || work(&shared.pool))
-            .map_err(|e| Error::internal("a batch thread could not be started").with_source(e))?;
-    }
-    Ok(())
 }
 
 /// Waits for a thread to run `task`.
@@ -159,7 +213,16 @@ pub(super) fn enqueue(
     task: BatchTask,
 ) -> Result<oneshot::Receiver<TaskMessage>> {
     let (reply, verdict) = oneshot::channel();
-    let mut ring = lock(&inner.shared.pool.ring);
+    let pool = inner.shared.pool(inner.traits.unbounded);
+    let mut ring = pool.lock();
+    if pool.is_watched {
+        if let Some(refusal) = inner.runaways.refusal() {
+            return Err(refusal);
+        }
+        if !ring.watched.is_started {
+            pool.hire(&inner.shared, &mut ring)?;
+        }
+    }
     let mut state = lock(&inner.requests.waiting.state);
     let rows = task.rows.max(1);
     if !state.has_room(inner, rows) {
@@ -184,7 +247,7 @@ pub(super) fn enqueue(
         ring.queues.push_back(Arc::clone(inner));
     }
     drop((state, ring));
-    inner.shared.pool.changed.notify_one();
+    pool.changed.notify_one();
     Ok(verdict)
 }
 
@@ -219,6 +282,14 @@ impl PoolQueueState {
         let waiter = if is_below { self.tasks.pop_back() } else { None }?;
         self.rows -= waiter.task.rows.max(1);
         Some(waiter)
+    }
+
+    /// Answers all tasks with this error.
+    fn answer_all(&mut self, error: &Error) {
+        self.rows = 0;
+        for waiter in self.tasks.drain(..) {
+            waiter.answer(Err(error.duplicate()));
+        }
     }
 
     /// When the task that waits longest was queued.
@@ -288,16 +359,26 @@ enum NextStep {
     Later(Option<Duration>),
 }
 
-fn work(pool: &Pool) {
-    let mut ring = lock(&pool.ring);
+fn work(pool: &Pool, shared: &Arc<BatcherShared>) {
+    let mut ring = pool.lock();
     while !ring.stopped {
         match next_batch(&mut ring) {
             NextStep::Batch(inner, batch) => {
+                let watched = pool.is_watched.then(|| ring.watched.begin(&inner, &batch));
                 drop(ring);
+                if watched.is_some_and(|(_, is_sooner)| is_sooner) {
+                    pool.watch.notify_one();
+                }
                 run(&inner, batch);
-                ring = lock(&pool.ring);
+                ring = pool.lock();
                 let mut state = lock(&inner.requests.waiting.state);
                 state.running -= 1;
+                drop(state);
+                if watched.is_some_and(|(number, _)| ring.watched.end(shared, number)) {
+                    // Further runs of the version may begin.
+                    pool.changed.notify_one();
+                    return;
+                }
             }
             NextStep::Later(None) => {
                 ring = pool.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
@@ -307,6 +388,21 @@ fn work(pool: &Pool) {
                 ring = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
+    }
+}
+
+/// Watches the runs of the pool until it stops, and starts threads in place of those whose runs are overdue.
+fn watch(pool: &Pool, shared: &Arc<BatcherShared>) {
+    let mut ring = pool.lock();
+    while !ring.stopped {
+        if ring.watched.look(shared, Instant::now()) {
+            // Requests that wait may have to be refused.
+            pool.changed.notify_one();
+        }
+        let is_complete = pool.hire(shared, &mut ring).is_ok();
+        let again = (!is_complete).then(|| Instant::now() + START_AGAIN);
+        let next = [ring.watched.looks_at, again].into_iter().flatten().min();
+        ring = pool.sleep(ring, next);
     }
 }
 
@@ -347,8 +443,16 @@ fn next_batch(ring: &mut Ring) -> NextStep {
         };
         let mut state = lock(&inner.requests.waiting.state);
         drop_unwanted(&mut state, now);
+        if let Some(refusal) = inner.runaways.refusal() {
+            state.answer_all(&refusal);
+        }
         if state.tasks.is_empty() {
             state.listed = false;
+            continue;
+        }
+        if inner.runaways.are_most() {
+            drop(state);
+            ring.queues.push_back(inner);
             continue;
         }
         let limit = inner.batch_limit(false);

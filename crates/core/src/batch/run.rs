@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, check_rows, split, unsplittable};
 use super::same::{Tolerance, same_outputs};
-use super::task::BatchTask;
+use super::task::{BatchTask, expired_in_run};
 use super::{BatchOutput, QueueInner, RunSpan};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
@@ -79,7 +79,11 @@ impl QueueInner {
         Ok((split(&outputs, &rows, size), spent))
     }
 
+    /// Runs one request of a batch alone, if it is not too late for that.
     fn run_by_itself(&self, task: &BatchTask) -> BatchResult {
+        if task.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(expired_in_run());
+        }
         self.run_alone(task.with_inputs(task.inputs.clone(), task.rows))
     }
 

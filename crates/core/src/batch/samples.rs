@@ -4,7 +4,7 @@
 //! Nobody waits for these runs but the version's load. An error of the model says nothing: a batch
 //! that fails is run again request by request.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::assemble::{allowed_size, assemble, can_join, rows_of, split};
@@ -18,6 +18,9 @@ use tensorserve_tensor::error::Result;
 /// The most recorded requests among the samples, and the most bytes of each.
 const MOST_RECORDED: usize = 8;
 const LARGEST_RECORDED: usize = 1 << 20;
+
+/// How long the run of a recorded request may take, if it may never end.
+const LONGEST_RECORDED: Duration = Duration::from_secs(60);
 
 /// The most bytes of the inputs of a batch of samples.
 const LARGEST_BATCH: usize = 16 << 20;
@@ -53,7 +56,7 @@ struct Sample {
 }
 
 impl BatchQueue {
-    /// Runs a recorded request on this thread, outside the queue, for the warm-up.
+    /// Runs a recorded request outside the queue, for the warm-up. Blocks.
     ///
     /// # Errors
     /// What the model reports.
@@ -61,7 +64,7 @@ impl BatchQueue {
         if self.0.verification.may_be_refuted() {
             self.0.recorded.push(inputs);
         }
-        self.warm(inputs, None)
+        self.warm(inputs, self.0.traits.unbounded.then_some(LONGEST_RECORDED))
     }
 
     /// Whether samples of requests can end joining.
@@ -85,7 +88,7 @@ impl BatchQueue {
 
 /// Runs of samples. An error is what ends joining.
 struct Trial<'q> {
-    queue: &'q QueueInner,
+    queue: &'q Arc<QueueInner>,
     end: Instant,
 }
 
@@ -195,9 +198,9 @@ impl Trial<'_> {
             return Ok(None);
         };
         let options = RunOptions { threads: 1, timeout: Some(left) };
-        match self.queue.run.run(&inputs, options) {
+        match self.queue.run_apart(&inputs, options) {
             Err(_) => Ok(None),
-            Ok(outputs) => match split(&outputs, rows, size) {
+            Ok((outputs, _)) => match split(&outputs, rows, size) {
                 Ok(answers) => Ok(Some(answers)),
                 Err(_) => Err(UNSPLITTABLE.to_owned()),
             },

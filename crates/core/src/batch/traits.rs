@@ -17,13 +17,13 @@ pub struct SignatureTraits {
     pub inputs: Arc<[Option<Vec<i64>>]>,
     /// An output does not declare that it has a 0-th dimension.
     pub may_be_scalar: bool,
-    /// A run may take any time, however long others took: it never takes place on the thread of a
-    /// connection, and always has the time limit of its requests.
-    pub waits: bool,
+    /// A run may take any time, however long others took, or never end: it never takes place on the thread
+    /// of a connection, and always has the time limit of its requests.
+    pub unbounded: bool,
 }
 
 impl SignatureTraits {
-    /// Those of `signature`, whose runs take as long as others did.
+    /// Those of `signature`.
     #[must_use]
     pub fn of(signature: &Signature) -> Self {
         SignatureTraits {
@@ -32,7 +32,7 @@ impl SignatureTraits {
             rows: signature.rows.clone(),
             inputs: signature.inputs.iter().map(|spec| spec.shape.sizes()).collect(),
             may_be_scalar: signature.outputs.iter().any(|spec| !has_dimensions(spec)),
-            waits: false,
+            unbounded: !signature.is_bounded,
         }
     }
 }

@@ -211,9 +211,9 @@ mod tests {
 
     fn proven() -> SignatureTraits {
         let rows = RowDependence::Proven;
-        let (batchable, read_only, may_be_scalar, waits) = (true, true, false, false);
+        let (batchable, read_only, may_be_scalar, unbounded) = (true, true, false, false);
         let inputs = [None].into();
-        SignatureTraits { batchable, read_only, rows, inputs, may_be_scalar, waits }
+        SignatureTraits { batchable, read_only, rows, inputs, may_be_scalar, unbounded }
     }
 
     fn opaque() -> SignatureTraits {

@@ -13,7 +13,8 @@ use super::stores::FolderLease;
 use super::traffic::is_cacheable;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
-    BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, SignatureTraits, WORTH_SPLITTING,
+    BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, Runaways, SignatureTraits,
+    WORTH_SPLITTING,
 };
 use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
@@ -50,6 +51,7 @@ pub(super) struct LoadedVersion {
     pub(super) step_threads: StepThreads,
     /// Shared with the other versions of the model.
     limit: Arc<ModelLimit>,
+    runaways: Arc<Runaways>,
     metrics: VersionMetrics,
     bytes: u64,
     marshalled_hooks: bool,
@@ -186,13 +188,16 @@ impl VersionLoad<'_> {
         let metrics = self.metrics.version(self.model, self.version, &names);
         let limit = self.batcher.limit(self.model);
         limit.set(self.config.max_concurrent_requests);
+        let name = format!("model {:?} version {}", self.model, self.version);
+        let runaways = Arc::new(Runaways::new(name));
         let queue = |(index, signature): (usize, &Signature)| {
-            let waits = loaded.executable.waits();
-            let traits = SignatureTraits { waits, ..SignatureTraits::of(signature) };
+            let mut traits = SignatureTraits::of(signature);
+            traits.unbounded |= loaded.executable.waits();
             let executable = Arc::clone(&loaded.executable);
             let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
-            Some(self.batcher.queue(&limit, batching.clone(), traits, queue_metrics, run))
+            let owner = (&limit, &runaways);
+            Some(self.batcher.queue(owner, batching.clone(), traits, queue_metrics, run))
         };
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
         let cache = self.cache.filter(|_| is_cacheable(&loaded)).map(ResponseCache::of_version);
@@ -211,6 +216,7 @@ impl VersionLoad<'_> {
             chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
             limit,
+            runaways,
             metrics,
             bytes: loaded.bytes,
             marshalled_hooks: loaded.marshalled_hooks || has_marshalled_hooks(self.folder),
@@ -318,6 +324,11 @@ impl Servable {
              refuses such models, allow_ops accepts an operation without this warning",
             ops.join("; ")
         );
+    }
+
+    /// Its runs that do not end.
+    pub(super) fn runaways(&self) -> &Arc<Runaways> {
+        &self.loaded.runaways
     }
 
     /// How long the load and the warm-up took.

@@ -1,8 +1,10 @@
 //! The lifecycle of a version.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::batch::Runaways;
 use tensorserve_tensor::error::Error;
 
 /// Where a version is in its lifecycle.
@@ -116,6 +118,17 @@ pub struct VersionStatus {
     pub state: VersionState,
     /// Since when it is in that state.
     pub since: SystemTime,
+    /// Its runs that do not end, if it is in memory.
+    pub(crate) runaways: Option<Arc<Runaways>>,
+}
+
+impl VersionStatus {
+    /// Why it refuses requests although it is ready: runs of it do not end.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Error> {
+        let is_ready = matches!(self.state, VersionState::Ready);
+        self.runaways.as_ref().filter(|_| is_ready)?.refusal()
+    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ struct SignatureDescription {
     unused_columns: Vec<String>,
     ignores_unknown: bool,
     rows: RowsDescription,
+    is_bounded: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -123,6 +124,7 @@ impl SignatureDescription {
             unused_columns: signature.unused_columns.clone(),
             ignores_unknown: signature.ignores_unknown,
             rows: RowsDescription::of(&signature.rows),
+            is_bounded: signature.is_bounded,
         }
     }
 
@@ -142,6 +144,7 @@ impl SignatureDescription {
             unused_columns: self.unused_columns.clone(),
             ignores_unknown: self.ignores_unknown,
             rows: self.rows.dependence(),
+            is_bounded: self.is_bounded,
         }
     }
 }

@@ -336,7 +336,7 @@ impl<V> ModelView<V> {
 
 impl VersionView {
     fn new(status: &VersionStatus, handle: Option<&ModelHandle>, rates: Rates) -> Self {
-        let (state, error) = state(&status.state);
+        let (state, error) = state(status);
         VersionView {
             version: status.version,
             state,
@@ -360,13 +360,16 @@ impl VersionView {
     }
 }
 
-/// The name of a state, and why it failed or what it waits for.
-fn state(state: &VersionState) -> (&'static str, Option<String>) {
-    match state {
+/// The name of a state, and why it failed or refuses requests, or what it waits for.
+fn state(status: &VersionStatus) -> (&'static str, Option<String>) {
+    match &status.state {
         VersionState::Found(waits_for) => ("FOUND", Some(bounded(waits_for).into_owned())),
         VersionState::Loading => ("LOADING", None),
         VersionState::Warming => ("WARMING", None),
-        VersionState::Ready => ("AVAILABLE", None),
+        VersionState::Ready => {
+            let refusal = status.refusal();
+            ("AVAILABLE", refusal.map(|error| bounded(error.message()).into_owned()))
+        }
         VersionState::Draining => ("UNLOADING", None),
         VersionState::Unloaded => ("END", None),
         VersionState::Failed(error) => ("FAILED", Some(bounded(error.message()).into_owned())),

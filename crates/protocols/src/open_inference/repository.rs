@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::describe::ready_version;
 use super::request::NamedModel;
-use tensorserve_core::engine::{ChangeRequest, Engine, Unresolved, VersionState};
+use tensorserve_core::engine::{ChangeRequest, Engine, Unresolved, VersionState, VersionStatus};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The longest time that a client waits for a load, which continues after that.
@@ -33,7 +33,7 @@ pub(super) fn index(engine: &Engine, is_ready_only: bool) -> Vec<IndexEntry> {
     let mut entries = Vec::new();
     for name in engine.repository().all_models() {
         for status in engine.repository().status(&name).into_iter().rev() {
-            let (state, reason) = state_of(&status.state);
+            let (state, reason) = state_of(&status);
             if is_ready_only && state != "READY" {
                 continue;
             }
@@ -44,11 +44,14 @@ pub(super) fn index(engine: &Engine, is_ready_only: bool) -> Vec<IndexEntry> {
     entries
 }
 
-fn state_of(state: &VersionState) -> (&'static str, String) {
-    match state {
+fn state_of(status: &VersionStatus) -> (&'static str, String) {
+    match &status.state {
         VersionState::Found(why) => ("LOADING", why.clone()),
         VersionState::Loading | VersionState::Warming => ("LOADING", String::new()),
-        VersionState::Ready => ("READY", String::new()),
+        VersionState::Ready => {
+            let refusal = status.refusal();
+            ("READY", refusal.map_or(String::new(), |error| error.message().to_owned()))
+        }
         VersionState::Draining => ("UNLOADING", String::new()),
         VersionState::Unloaded => ("UNAVAILABLE", "unloaded".to_owned()),
         VersionState::Failed(error) => ("UNAVAILABLE", error.message().to_owned()),

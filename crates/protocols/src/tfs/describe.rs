@@ -112,27 +112,27 @@ struct StatusJson {
 
 impl VersionStatusJson {
     fn of(status: &VersionStatus) -> Self {
-        let (state, error) = state_of(&status.state);
+        let (state, error) = state_of(status);
         VersionStatusJson {
             version: status.version.to_string(),
             state: state.as_str_name(),
             status: StatusJson {
-                error_code: error.map_or("OK", |error| error.code().name()),
+                error_code: error.as_ref().map_or("OK", |error| error.code().name()),
                 error_message: error.map_or(String::new(), |error| error.message().to_owned()),
             },
         }
     }
 }
 
-/// The reference's name for a version's state, and the error if it failed.
-pub(super) fn state_of(state: &VersionState) -> (StateProto, Option<&Error>) {
-    match state {
+/// The reference's name for a version's state, and the error if it failed or refuses requests.
+pub(super) fn state_of(status: &VersionStatus) -> (StateProto, Option<Error>) {
+    match &status.state {
         VersionState::Found(_) => (StateProto::Start, None),
         VersionState::Loading | VersionState::Warming => (StateProto::Loading, None),
-        VersionState::Ready => (StateProto::Available, None),
+        VersionState::Ready => (StateProto::Available, status.refusal()),
         VersionState::Draining => (StateProto::Unloading, None),
         VersionState::Unloaded => (StateProto::End, None),
-        VersionState::Failed(error) => (StateProto::End, Some(error)),
+        VersionState::Failed(error) => (StateProto::End, Some(error.duplicate())),
     }
 }
 

@@ -346,9 +346,9 @@ pub fn status(engine: &Engine, request: &GetModelStatusRequest) -> Result<GetMod
 }
 
 fn version_status(status: &VersionStatus) -> ModelVersionStatus {
-    let (state, error) = super::describe::state_of(&status.state);
+    let (state, error) = super::describe::state_of(status);
     let status_proto = StatusProto {
-        error_code: error.map_or(0, |error| i32::from(error.code().grpc())),
+        error_code: error.as_ref().map_or(0, |error| i32::from(error.code().grpc())),
         error_message: error.map_or(String::new(), |error| error.message().to_owned()),
     };
     ModelVersionStatus { version: status.version, state: state.into(), status: Some(status_proto) }

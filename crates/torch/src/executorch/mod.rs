@@ -9,6 +9,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
+use std::time::Instant;
 
 use self::ffi::{ExecuTorchApi, LoadedMethod, Program};
 use self::program::Method;
@@ -249,9 +250,11 @@ fn run(
     inputs: &[Tensor],
     places: &[usize],
     outputs: impl Iterator<Item = usize>,
+    deadline: Option<Instant>,
 ) -> Result<Vec<Tensor>> {
     pool.with(
         |_| true,
+        deadline,
         |method| {
             method.run(inputs, places)?;
             outputs.map(|index| method.output(index)).collect()
@@ -270,7 +273,7 @@ impl Call {
         let mut pool = pool(program, method, options.threads)?;
         let places: Vec<usize> = method.inputs.iter().map(|port| port.place).collect();
         let returned = || method.outputs.iter().map(|port| port.place);
-        let works = |inputs: &[Tensor]| run(&pool, inputs, &places, returned()).is_ok();
+        let works = |inputs: &[Tensor]| run(&pool, inputs, &places, returned(), None).is_ok();
         let dims = shapes::dims(method, works);
         let types = method.inputs.iter().map(|port| Some(port.dtype));
         let checks = types.zip(dims).map(|(dtype, dims)| InputCheck { dtype, dims });
@@ -282,7 +285,7 @@ impl Call {
             |plan: &InputPlan| places.get(plan.route.argument).copied().unwrap_or(usize::MAX);
         let run_named = |tensors: &[Tensor]| {
             let places: Vec<usize> = inputs.iter().map(place).collect();
-            let outputs = run(&pool, tensors, &places, returned())?;
+            let outputs = run(&pool, tensors, &places, returned(), None)?;
             Ok(method.outputs.iter().map(|port| port.name.clone()).zip(outputs).collect())
         };
         let mut learnt = outputs::learn(&run_named, &inputs);
@@ -304,6 +307,8 @@ impl Call {
         signature.read_only = !method.writes_state;
         signature.repeatable = !method.writes_state && !method.is_random;
         signature.exact_shapes = true;
+        // Its instructions may jump back.
+        signature.is_bounded = false;
         let number = |output: &OutputPlan| method.outputs.get(output.index()).map(|it| it.place);
         Ok(Call {
             most_rows: parts::most_rows(&signature, &inputs),
@@ -317,11 +322,12 @@ impl Call {
         })
     }
 
-    fn run_once(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn run_once(&self, inputs: &[Tensor], deadline: Option<Instant>) -> Result<Vec<Tensor>> {
         for ((check, name), input) in self.checks.iter().zip(&self.names).zip(inputs) {
             check.check(name, input)?;
         }
-        let tensors = run(&self.pool, inputs, &self.places, self.returned.iter().copied())?;
+        let returned = self.returned.iter().copied();
+        let tensors = run(&self.pool, inputs, &self.places, returned, deadline)?;
         self.outputs.iter().zip(tensors).map(|(output, tensor)| output.accept(tensor)).collect()
     }
 }
@@ -347,10 +353,11 @@ struct ExecuTorchExecutable {
 
 impl Executable for ExecuTorchExecutable {
     /// The number of threads is that of the load.
-    fn run(&self, signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let missing = || Error::internal("the program has no such signature");
         let call = self.calls.get(signature).ok_or_else(missing)?;
-        parts::run(inputs, call.most_rows, |inputs| call.run_once(inputs))
+        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        parts::run(inputs, call.most_rows, |inputs| call.run_once(inputs, deadline))
     }
 }
 

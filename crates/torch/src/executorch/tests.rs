@@ -157,7 +157,8 @@ fn measure_a_program() {
             let mut times: Vec<_> = (0..60)
                 .map(|_| {
                     let start = std::time::Instant::now();
-                    parts::run(&inputs, call.most_rows, |it| call.run_once(it)).expect("a run");
+                    parts::run(&inputs, call.most_rows, |it| call.run_once(it, None))
+                        .expect("a run");
                     start.elapsed()
                 })
                 .collect();

@@ -398,7 +398,9 @@ impl ModelEntry {
         };
         let versions = self.versions.iter().map(|(&number, version)| {
             let (state, since) = (version.state.clone(), version.since);
-            (number, VersionStatus { version: number, state, since })
+            let runaways =
+                version.servable.as_ref().map(|servable| Arc::clone(servable.runaways()));
+            (number, VersionStatus { version: number, state, since, runaways })
         });
         let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
         Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })

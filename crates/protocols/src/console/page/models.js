@@ -227,6 +227,9 @@ export function signaturesOf(version) {
 	return all.toSorted((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
 }
 
+/** What a version with an error does, by its state; others wait. */
+const TROUBLES = { FAILED: "failed", AVAILABLE: "refuses requests" };
+
 function failures(model) {
 	return model.versions
 		.filter(version => version.error)
@@ -236,7 +239,7 @@ function failures(model) {
 				icon("alert"),
 				el(
 					"div",
-					el("strong", `Version ${version.version} ${version.state === "FAILED" ? "failed" : "is waiting"}`),
+					el("strong", `Version ${version.version} ${TROUBLES[version.state] ?? "is waiting"}`),
 					el("p", version.error),
 				),
 			),

@@ -400,6 +400,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            is_bounded: true,
             rows: RowDependence::NoGraph,
         }
     }

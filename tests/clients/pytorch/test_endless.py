@@ -1,0 +1,124 @@
+"""A loop of TorchScript that does not end: other models lose nothing by it, in the server's process and isolated."""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import requests
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from test_pytorch import run
+
+from running import ROOT, Running, environment
+
+ENDLESS, SHORT = {"inputs": 1 << 60}, {"inputs": 3}
+REQUESTS, CLIENTS = 48, 8
+# The threads of runs that are given up, and those that take their place.
+REPLACED = 8
+
+
+def wait_until(what, holds):
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, f"not reached: {what}"
+        time.sleep(0.05)
+
+
+class Endless(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.env = environment()
+        if "TENSORSERVE_LIBTORCH" not in cls.env:
+            fetched = run("fetch", "torch", "--dest", cls.env["TENSORSERVE_LIB_DIR"])
+            assert fetched.returncode == 0, fetched.stderr
+
+    def serve(self, isolation):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        shutil.copytree(os.path.join(ROOT, "models/half_plus_two"), self.folder / "half_plus_two")
+        (self.folder / "loop/1").mkdir(parents=True)
+        shutil.copy(
+            os.path.join(ROOT, "tests/data/platforms/endless/adding.pt"), self.folder / "loop/1"
+        )
+        declared = '[[signature.inputs]]\nname = "n"\ndtype = "int64"\nshape = []\n'
+        (self.folder / "loop/tensorserve.toml").write_text(declared)
+        arguments = ["serve", str(self.folder), "--http-port", "0", "--grpc-port", "off"]
+        arguments += ["--request-timeout", "1s", "--poll-interval", "100ms"]
+        self.server = Running([*arguments, "--isolation", isolation], self.env)
+        self.addCleanup(self.server.stop)
+
+    def post(self, model, body):
+        url = f"{self.server.url}/v1/models/{model}:predict"
+        return requests.post(url, json=body, timeout=30)
+
+    def get(self, path):
+        return requests.get(self.server.url + path, timeout=30)
+
+    def threads(self):
+        status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text()
+        return int(re.search(r"Threads:\s+(\d+)", status)[1])
+
+    def attack(self):
+        """The statuses of requests that do not end. Everything else is asked meanwhile, and must answer."""
+        ended, failures, rounds = threading.Event(), [], 0
+
+        def ask():
+            nonlocal rounds
+            while not ended.is_set():
+                answers = [self.get(path) for path in ("/healthz", "/metrics", "/")]
+                answers.append(self.post("half_plus_two", {"instances": [1.0]}))
+                failures.extend(answer.url for answer in answers if answer.status_code != 200)
+                rounds += 1
+
+        others = threading.Thread(target=ask)
+        others.start()
+        try:
+            with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
+                answers = [clients.submit(self.post, "loop", ENDLESS) for _ in range(REQUESTS)]
+                statuses = [answer.result().status_code for answer in answers]
+        finally:
+            ended.set()
+            others.join()
+        self.assertEqual(failures, [])
+        self.assertGreater(rounds, 0)
+        self.assertLessEqual(set(statuses), {503, 504})
+        return statuses
+
+    def test_a_version_with_such_runs_refuses_requests_and_another_one_serves(self):
+        self.serve("none")
+        for _ in range(20):
+            self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
+        before = self.threads()
+        self.attack()
+        wait_until("it refuses", lambda: self.post("loop", SHORT).status_code == 503)
+        self.attack()
+        self.assertIn("have not ended", self.post("loop", SHORT).json()["error"])
+        version = self.get("/v1/models/loop").json()["model_version_status"][0]
+        self.assertEqual(version["state"], "AVAILABLE")
+        self.assertIn("have not ended", version["status"]["error_message"])
+        self.assertLessEqual(self.threads(), before + REPLACED)
+        shutil.copytree(self.folder / "loop/1", self.folder / ".2")
+        (self.folder / ".2").rename(self.folder / "loop/2")
+        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
+
+    def test_an_isolated_one_serves_again(self):
+        self.serve("process")
+        for _ in range(20):
+            self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
+        self.attack()
+        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        threads = self.threads()
+        self.attack()
+        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        wait_until("no thread is left behind", lambda: self.threads() <= threads)
+
+
+if __name__ == "__main__":
+    unittest.main()
