@@ -7,7 +7,7 @@ use crate::support::fake::{Answer, Model};
 use crate::support::place::Place;
 
 /// Runs of a version that may be given up.
-const MOST: usize = 4;
+const MOST: usize = 2;
 
 /// A model whose runs with 9 do not end, and one whose runs may never end, but do.
 fn place() -> Place {
@@ -37,7 +37,7 @@ fn a_version_whose_runs_cannot_be_ended_refuses_requests_and_says_so() {
     assert_eq!(place.predict("m", "[[1]]").status, 200);
     hang(&place);
     assert_eq!(place.fake.runs_gate().waiting(), MOST);
-    let why = "4 runs of model \"m\" version 1 have not ended";
+    let why = "2 runs of model \"m\" version 1 have not ended";
     place.predict("m", "[[1]]").assert_refused("refused", 503, why);
     let (state, error) = place.state("m", 1).expect("a version");
     assert!(state == "AVAILABLE" && error.contains(why), "{state} {error}");

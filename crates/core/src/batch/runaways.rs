@@ -13,9 +13,12 @@ use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
-/// The most threads of a version with runs that take much longer than usual, before no further run of it
-/// begins. If all of them are given up, it refuses requests.
-pub(super) const MOST_RUNAWAYS: usize = 4;
+/// So many runs of a version that are given up make it refuse requests, or as many as may be overdue, if those are
+/// fewer.
+const MOST_GIVEN_UP: usize = 4;
+
+/// The fewest runs of a version that may be overdue.
+const FEWEST_OVERDUE: usize = 2;
 
 /// How long after its deadline a run may end by itself. Then its thread is given up.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -25,6 +28,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 pub struct Runaways {
     /// The model and the version, for messages.
     version: String,
+    /// While so many runs are overdue, no further one begins.
+    most: usize,
     /// Runs whose threads are replaced by others meanwhile.
     overdue: AtomicUsize,
     /// Those of them, and runs outside of the queues, whose deadline is over, and which do not end.
@@ -32,10 +37,17 @@ pub struct Runaways {
 }
 
 impl Runaways {
-    /// None, of the version that messages call `version`.
+    /// None, of the version that messages call `version`, of which as many may be overdue as there are batch
+    /// threads.
     #[must_use]
-    pub fn new(version: String) -> Self {
-        Runaways { version, overdue: AtomicUsize::new(0), given_up: AtomicUsize::new(0) }
+    pub fn new(version: String, threads: usize) -> Self {
+        let (most, overdue, given_up) = (threads.max(FEWEST_OVERDUE), 0.into(), 0.into());
+        Runaways { version, most, overdue, given_up }
+    }
+
+    /// So many runs that are given up make it refuse requests.
+    fn most_given_up(&self) -> usize {
+        self.most.min(MOST_GIVEN_UP)
     }
 
     /// Runs whose threads are given up.
@@ -48,7 +60,7 @@ impl Runaways {
     #[must_use]
     pub fn refusal(&self) -> Option<Error> {
         let (count, version) = (self.given_up(), &self.version);
-        (count >= MOST_RUNAWAYS).then(|| {
+        (count >= self.most_given_up()).then(|| {
             Error::unavailable(format!(
                 "{count} runs of {version} have not ended at their deadlines, and cannot be ended: it takes \
                  no requests until one of them ends, or it is loaded again; isolation = \"process\" makes \
@@ -59,7 +71,7 @@ impl Runaways {
 
     /// Whether as many runs are overdue as may be.
     pub(super) fn are_most(&self) -> bool {
-        self.overdue.load(Relaxed) >= MOST_RUNAWAYS
+        self.overdue.load(Relaxed) >= self.most
     }
 
     pub(super) fn add_overdue(&self) {
@@ -72,10 +84,10 @@ impl Runaways {
 
     pub(super) fn give_up(&self) {
         let count = self.given_up.fetch_add(1, Relaxed) + 1;
-        let version = &self.version;
+        let (version, most) = (&self.version, self.most_given_up());
         log::error!(
             "a run of {version} does not end, and its thread is given up ({count} so far; the version refuses \
-             requests from {MOST_RUNAWAYS} on)"
+             requests from {most} on)"
         );
     }
 

@@ -189,7 +189,7 @@ impl VersionLoad<'_> {
         let limit = self.batcher.limit(self.model);
         limit.set(self.config.max_concurrent_requests);
         let name = format!("model {:?} version {}", self.model, self.version);
-        let runaways = Arc::new(Runaways::new(name));
+        let runaways = Arc::new(Runaways::new(name, self.batcher.threads()));
         let queue = |(index, signature): (usize, &Signature)| {
             let mut traits = SignatureTraits::of(signature);
             traits.unbounded |= loaded.executable.waits();
