@@ -7,6 +7,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod cgroup;
 mod ffi;
 pub mod fork;
 pub mod machine;

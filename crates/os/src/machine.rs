@@ -2,35 +2,21 @@
 
 use std::fs;
 
-/// Files that hold the memory limit of a container: control groups, versions 2 and 1.
-const CGROUP_LIMITS: [&str; 2] =
-    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+use crate::cgroup;
 
-/// The memory available to this process, in bytes: the container's limit or the machine's memory,
-/// whichever is less. `None` if neither is known.
+/// The memory available to this process, in bytes: the limit of its control groups (a container, a systemd
+/// unit) or the machine's memory, whichever is less. `None` if neither is known.
 #[must_use]
 pub fn memory() -> Option<u64> {
-    let limits = CGROUP_LIMITS.iter().filter_map(|path| read_number(path));
-    limits.chain(read_field("/proc/meminfo", "MemTotal:")).min()
+    cgroup::memory_limit().into_iter().chain(read_field("/proc/meminfo", "MemTotal:")).min()
 }
 
-/// The memory that can still be allocated on this machine and in this container, in bytes;
+/// The memory that can still be allocated on this machine and in this container or unit, in bytes;
 /// `u64::MAX` if it is unknown.
 #[must_use]
 pub fn free_memory() -> u64 {
     let machine = read_field("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
-    machine.min(free_in_container().unwrap_or(u64::MAX))
-}
-
-/// The unused part of the control group's limit, in bytes; `None` without a limit. Cached files
-/// count as free, because the kernel drops them under pressure.
-fn free_in_container() -> Option<u64> {
-    let limit = read_number("/sys/fs/cgroup/memory.max")?;
-    let used = read_number("/sys/fs/cgroup/memory.current")?;
-    let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
-    let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
-    let cached = cached.and_then(|cached| cached.trim().parse().ok()).unwrap_or(0);
-    Some(limit.saturating_sub(used.saturating_sub(cached)))
+    machine.min(cgroup::free_memory().unwrap_or(u64::MAX))
 }
 
 /// The resident memory of a process in bytes: of this one, or of the one with the given ID.
@@ -44,11 +30,6 @@ pub fn resident_memory(pid: Option<u32>) -> Option<u64> {
 #[must_use]
 pub fn private_memory() -> Option<u64> {
     read_field("/proc/self/status", "VmData:")
-}
-
-/// The number in a kernel file that holds nothing else.
-fn read_number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The field `name` of a kernel file, in bytes.
