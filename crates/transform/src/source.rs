@@ -66,7 +66,8 @@ impl<'j> BatchSource<'j> {
         let source = read_object(input, object, range, job.compression)?;
         let rows = match job.input {
             InputFormat::Parquet => {
-                let table = ParquetRows::open(local_copy(source)?, job.columns.as_deref())?;
+                let (columns, most) = (job.columns.as_deref(), job.frozen.max_record_bytes);
+                let table = ParquetRows::open(local_copy(source)?, columns, most)?;
                 Rows::Parquet(Box::new(table))
             }
             InputFormat::Npy => Rows::Npy(Box::new(NpyRows::open(source)?)),

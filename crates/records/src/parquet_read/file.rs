@@ -22,6 +22,7 @@ const TAIL: usize = 8;
 const MAX_FOOTER: usize = 256 << 20;
 
 /// Reads at positions, and never reserves memory for more than the file has.
+#[derive(Clone)]
 pub(super) struct ParquetFile {
     file: Arc<File>,
     length: u64,
@@ -52,7 +53,12 @@ impl ParquetFile {
         Ok(opened)
     }
 
-    fn read_exactly(&self, start: u64, length: usize) -> io::Result<Vec<u8>> {
+    /// Its number of bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.length
+    }
+
+    pub(super) fn read_exactly(&self, start: u64, length: usize) -> io::Result<Vec<u8>> {
         let end = start.checked_add(length as u64);
         if end.is_none_or(|end| end > self.length) {
             let text = format!("{length} bytes at byte {start} are beyond the file's end");
@@ -68,7 +74,7 @@ fn not_parquet() -> Error {
     Error::invalid("the object is not a Parquet file, or it is truncated: it does not end in PAR1")
 }
 
-fn read_error(error: io::Error) -> Error {
+pub(super) fn read_error(error: io::Error) -> Error {
     let message = format!("the Parquet file cannot be read: {error}");
     Error::new(Code::of_io(&error), message).with_source(error)
 }

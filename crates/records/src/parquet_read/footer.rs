@@ -23,7 +23,7 @@ const STRUCT: u8 = 12;
 
 /// Checks the footer's metadata.
 pub(super) fn check(metadata: &[u8]) -> Result<()> {
-    let mut walk = Walk { rest: metadata };
+    let mut walk = Walk::new(metadata);
     let mut field = 0;
     while let Some(kind) = walk.field(&mut field)? {
         if field == SCHEMA && kind == 9 {
@@ -39,11 +39,20 @@ fn damaged() -> Error {
     Error::new(Code::DataLoss, "the Parquet file's footer is damaged")
 }
 
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    pub(super) fn new(rest: &'a [u8]) -> Self {
+        Walk { rest }
+    }
+
+    /// The number of bytes that are left.
+    pub(super) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     fn schema(&mut self) -> Result<()> {
         let (kind, count) = self.list()?;
         if kind != STRUCT {
@@ -99,7 +108,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn varint(&mut self) -> Result<u64> {
+    pub(super) fn varint(&mut self) -> Result<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -113,7 +122,7 @@ impl Walk<'_> {
 
     /// The type of a structure's next field, whose number replaces that of the one before; `None` at
     /// the structure's end.
-    fn field(&mut self, number: &mut i64) -> Result<Option<u8>> {
+    pub(super) fn field(&mut self, number: &mut i64) -> Result<Option<u8>> {
         let header = self.byte()?;
         if header == 0 {
             return Ok(None);
@@ -140,7 +149,7 @@ impl Walk<'_> {
     }
 
     /// Skips a structure's field of this type.
-    fn skip(&mut self, kind: u8, depth: usize) -> Result<()> {
+    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Result<()> {
         // Its type is its value.
         if matches!(kind, 1 | 2) { Ok(()) } else { self.skip_value(kind, depth) }
     }
@@ -188,7 +197,7 @@ impl Walk<'_> {
 }
 
 /// Undoes the encoding of signed numbers.
-fn unzigzag(value: u64) -> i64 {
+pub(super) fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 

@@ -9,8 +9,9 @@ use tensorserve_tensor::error::{Error, Result};
 /// The most digits of a decimal behind the point.
 const MAX_SCALE: usize = 76;
 
-/// Appends a row as an object. It recurses as deep as the schema, which is bounded.
-pub(super) fn object(row: &Row, out: &mut Vec<u8>) -> Result<()> {
+/// Appends a row as an object, unless `out` becomes longer than `end`. It recurses as deep as the schema, which
+/// is bounded.
+pub(super) fn object(row: &Row, end: usize, out: &mut Vec<u8>) -> Result<()> {
     out.push(b'{');
     for (index, (name, field)) in row.get_column_iter().enumerate() {
         if index > 0 {
@@ -18,13 +19,16 @@ pub(super) fn object(row: &Row, out: &mut Vec<u8>) -> Result<()> {
         }
         string(name.as_bytes(), out);
         out.push(b':');
-        value(field, out).map_err(|error| error.context(format!("column {name:?}")))?;
+        value(field, end, out).map_err(|error| error.context(format!("column {name:?}")))?;
     }
     out.push(b'}');
     Ok(())
 }
 
-fn value(field: &Field, out: &mut Vec<u8>) -> Result<()> {
+fn value(field: &Field, end: usize, out: &mut Vec<u8>) -> Result<()> {
+    if out.len() > end {
+        return Err(too_large());
+    }
     match field {
         Field::Null => out.extend_from_slice(b"null"),
         Field::Bool(value) => {
@@ -45,20 +49,24 @@ fn value(field: &Field, out: &mut Vec<u8>) -> Result<()> {
         Field::Float(value) => float(*value, f64::from(*value), out),
         Field::Double(value) => float(*value, *value, out),
         Field::Decimal(value) => decimal(value, out)?,
+        Field::Str(value) if value.len() > end.saturating_sub(out.len()) => return Err(too_large()),
         Field::Str(value) => string(value.as_bytes(), out),
+        Field::Bytes(value) if value.len() > end.saturating_sub(out.len()) => {
+            return Err(too_large());
+        }
         Field::Bytes(value) => {
             out.extend_from_slice(b"{\"b64\":\"");
             base64::encode(value.data(), out);
             out.extend_from_slice(b"\"}");
         }
-        Field::Group(row) => object(row, out)?,
+        Field::Group(row) => object(row, end, out)?,
         Field::ListInternal(list) => {
             out.push(b'[');
             for (index, element) in list.elements().iter().enumerate() {
                 if index > 0 {
                     out.push(b',');
                 }
-                value(element, out)?;
+                value(element, end, out)?;
             }
             out.push(b']');
         }
@@ -68,9 +76,9 @@ fn value(field: &Field, out: &mut Vec<u8>) -> Result<()> {
                 if index > 0 {
                     out.push(b',');
                 }
-                map_key(key, out)?;
+                map_key(key, end, out)?;
                 out.push(b':');
-                value(element, out)?;
+                value(element, end, out)?;
             }
             out.push(b'}');
         }
@@ -78,14 +86,18 @@ fn value(field: &Field, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+fn too_large() -> Error {
+    Error::invalid("it is larger than a record may be: raise --max-record-mb")
+}
+
 /// A key that is not a string becomes its JSON in one, as in Python.
-fn map_key(key: &Field, out: &mut Vec<u8>) -> Result<()> {
+fn map_key(key: &Field, end: usize, out: &mut Vec<u8>) -> Result<()> {
     if let Field::Str(text) = key {
         string(text.as_bytes(), out);
         return Ok(());
     }
     let mut text = Vec::new();
-    value(key, &mut text)?;
+    value(key, end, &mut text)?;
     string(text.trim_ascii(), out);
     Ok(())
 }
@@ -153,7 +165,7 @@ mod tests {
 
     fn json(field: &Field) -> String {
         let mut out = Vec::new();
-        value(field, &mut out).unwrap();
+        value(field, usize::MAX, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

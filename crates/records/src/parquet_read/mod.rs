@@ -7,8 +7,7 @@
 //! The crate has panicked on corrupt files, and some conversions of its record API are
 //! unimplemented and panic, too. Every call of it is therefore wrapped in [`catch_unwind`], and a
 //! panic becomes an error, after which the file is not read further. What cannot be caught, an
-//! overflow of the stack or of memory, is prevented by [`footer`]'s check. A page may still declare
-//! that it takes up to 2 GiB, which is the format's own limit.
+//! overflow of the stack or of memory, is prevented by the checks of [`footer`] and of [`pages`].
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +26,7 @@ use crate::split::{Chunk, RecordSpan};
 mod file;
 mod footer;
 mod json;
+mod pages;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +50,8 @@ pub struct ParquetRows {
     pending: Vec<u8>,
     /// How many rows have been read.
     read: u64,
+    /// The most bytes of a row's line.
+    max_record_bytes: usize,
     /// How many bytes of JSON have been handed out.
     offset: u64,
     state: State,
@@ -63,18 +65,19 @@ enum State {
 
 impl ParquetRows {
     /// Opens a file, and selects top-level columns by name, in this order; by default, all of them in
-    /// the file's order.
+    /// the file's order. A row may have `max_record_bytes` of JSON.
     ///
     /// # Errors
-    /// [`Error::invalid`] if it is not a Parquet file, or has no such column, and [`Code::DataLoss`]
-    /// if it is damaged.
-    pub fn open(file: File, columns: Option<&[String]>) -> Result<Self> {
+    /// [`Error::invalid`] if it is not a Parquet file, has no such column, or takes far more memory than it
+    /// has bytes, and [`Code::DataLoss`] if it is damaged.
+    pub fn open(file: File, columns: Option<&[String]>, max_record_bytes: usize) -> Result<Self> {
         let file = ParquetFile::open(file)?;
         let rows = caught(|| {
-            let reader = SerializedFileReader::new(file).map_err(|error| {
+            let reader = SerializedFileReader::new(file.clone()).map_err(|error| {
                 damaged(&format!("the Parquet file's footer cannot be read: {error}"))
             })?;
             check_compression(reader.metadata())?;
+            pages::check(&file, reader.metadata())?;
             let schema = reader.metadata().file_metadata().schema_descr_ptr();
             let projection = columns.map(|names| selected(schema.root_schema(), names));
             let rows = RowIter::from_file_into(Box::new(reader));
@@ -85,7 +88,8 @@ impl ParquetRows {
                 }),
             }
         })?;
-        Ok(ParquetRows { rows, pending: Vec::new(), read: 0, offset: 0, state: State::Running })
+        let (pending, state) = (Vec::new(), State::Running);
+        Ok(ParquetRows { rows, pending, read: 0, max_record_bytes, offset: 0, state })
     }
 
     /// The next rows; `None` behind the last one. At most `max_records`, whose lines together take at
@@ -136,10 +140,10 @@ impl ParquetRows {
             return false;
         }
         let number = self.read.saturating_add(1);
-        let rows = &mut self.rows;
+        let (rows, most) = (&mut self.rows, self.max_record_bytes);
         let read = caught(|| match rows.next() {
             None => Ok(false),
-            Some(Ok(row)) => json::object(&row, out).map(|()| true),
+            Some(Ok(row)) => json::object(&row, out.len().saturating_add(most), out).map(|()| true),
             Some(Err(error)) => Err(damaged(&format!("it cannot be read: {error}"))),
         });
         let read = read.map_err(|error| error.context(format!("row {number} of the Parquet file")));

@@ -70,7 +70,7 @@ fn stored(bytes: &[u8]) -> File {
 }
 
 fn chunks(file: File, columns: Option<&[String]>, max: (usize, usize)) -> Result<Vec<Chunk>> {
-    let mut rows = ParquetRows::open(file, columns)?;
+    let mut rows = ParquetRows::open(file, columns, 1 << 20)?;
     let mut all = Vec::new();
     loop {
         match rows.next_chunk(max.0, max.1) {
@@ -194,7 +194,7 @@ fn damage_names_the_row() {
     let (start, _) = reader.metadata().row_group(1).column(0).byte_range();
     let start = usize::try_from(start).unwrap();
     file[start..start + 8].fill(0xff);
-    let mut rows = ParquetRows::open(stored(&file), None).unwrap();
+    let mut rows = ParquetRows::open(stored(&file), None, 1 << 20).unwrap();
     assert_eq!(rows.next_chunk(100, 10_000).unwrap().unwrap().records.len(), 3);
     let error = rows.next_chunk(100, 10_000).unwrap_err();
     assert_eq!(error.code(), Code::DataLoss);
@@ -233,4 +233,42 @@ proptest! {
         }
         let _ = chunks(stored(&file), None, (2, 1000));
     }
+}
+
+/// A file of `count` texts of `length` bytes.
+fn texts_of(length: usize, count: usize, compression: Compression) -> Vec<u8> {
+    let schema = Arc::new(parse_message_type("message m { required binary x (UTF8); }").unwrap());
+    let properties = WriterProperties::builder().set_compression(compression).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties.into()).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    let mut column = rows.next_column().unwrap().unwrap();
+    let texts = vec![ByteArray::from(vec![b'a'; length]); count];
+    column.typed::<ByteArrayType>().write_batch(&texts, None, None).unwrap();
+    column.close().unwrap();
+    rows.close().unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn a_small_file_of_large_texts_is_refused() {
+    let file = texts_of(100_000_000, 1, Compression::ZSTD(Default::default()));
+    assert!(file.len() < 20_000, "{}", file.len());
+    let error = ParquetRows::open(stored(&file), None, usize::MAX).err().expect("too large");
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("when decompressed"), "{error}");
+    // The same file without compression is as large as what it takes.
+    let file = texts_of(20_000_000, 1, Compression::UNCOMPRESSED);
+    let mut rows = ParquetRows::open(stored(&file), None, 30_000_000).unwrap();
+    assert!(rows.next_chunk(1, 1).unwrap().is_some());
+}
+
+#[test]
+fn a_row_has_at_most_the_bytes_of_a_record() {
+    let file = texts_of(1000, 3, Compression::SNAPPY);
+    let mut rows = ParquetRows::open(stored(&file), None, 999).unwrap();
+    let error = rows.next_chunk(1, 1).unwrap_err();
+    assert!(error.message().contains("row 1 of the Parquet file"), "{error}");
+    assert!(error.message().contains("--max-record-mb"), "{error}");
+    let mut rows = ParquetRows::open(stored(&file), None, 2000).unwrap();
+    assert_eq!(rows.next_chunk(9, 1 << 20).unwrap().unwrap().records.len(), 3);
 }

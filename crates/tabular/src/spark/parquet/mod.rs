@@ -275,7 +275,9 @@ fn read_chunk(
         match page.kind {
             PageKind::Dictionary => {
                 let values = kind.decode_plain(&page.bytes, page.values);
-                dictionary = Some(values.ok_or_else(|| damaged("its dictionary is not valid"))?);
+                let values = values.ok_or_else(|| damaged("its dictionary is not valid"))?;
+                *budget = budget.checked_sub(values.text_bytes()).ok_or_else(too_large)?;
+                dictionary = Some(values);
             }
             PageKind::Data { encoding, levels } => {
                 seen = seen.saturating_add(page.values);
@@ -296,6 +298,8 @@ fn read_chunk(
                 let is_present = |level: &&u8| u32::from(**level) >= leaf.max_definition;
                 let present = definition.iter().filter(is_present).count();
                 let values = decode_values(kind, encoding, present, values, dictionary.as_ref())?;
+                // Those of a dictionary are shared here, but a model has each where it is used.
+                *budget = budget.checked_sub(values.text_bytes()).ok_or_else(too_large)?;
                 column
                     .extend(leaf, &repetition, &definition, values)
                     .ok_or_else(|| damaged("its levels do not fit its values"))?;

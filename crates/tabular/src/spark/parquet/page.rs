@@ -53,6 +53,17 @@ pub(super) enum PageValues {
     Texts(Vec<Arc<str>>),
 }
 
+impl PageValues {
+    /// The bytes of all texts, and of what each is in.
+    pub(super) fn text_bytes(&self) -> usize {
+        const OVERHEAD: usize = 2 * size_of::<usize>();
+        match self {
+            PageValues::Numbers(_) => 0,
+            PageValues::Texts(texts) => texts.iter().map(|text| text.len() + OVERHEAD).sum(),
+        }
+    }
+}
+
 impl PhysicalType {
     /// The type with this number in the format.
     pub(super) fn from_number(number: i64) -> Option<Self> {
