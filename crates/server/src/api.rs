@@ -96,16 +96,9 @@ impl ServedApi {
         &self.0.engine
     }
 
-    /// The memory of a request that has just begun. Probes of the server's health get it always.
-    ///
-    /// # Errors
-    /// If all memory is in use.
-    pub(crate) fn request_budget(&self, permission: Permission) -> Result<RequestBudget> {
-        let memory = self.0.engine.request_memory();
-        match memory.request() {
-            Err(_) if permission == Permission::Public => Ok(memory.request_beyond_limit()),
-            budget => budget,
-        }
+    /// The memory of a request of which only the head has arrived: none.
+    pub(crate) fn silent_budget(&self) -> RequestBudget {
+        self.0.engine.request_memory().silent_request()
     }
 
     pub(crate) fn observer(&self) -> &Observer {

@@ -20,11 +20,12 @@ use super::held_call::HeldBody;
 use super::incoming::ClientAddress;
 use super::priority;
 use super::recorded::RecordedCall;
+use super::silent::SilentCalls;
 use super::timed_body::{Arrival, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::{AuthError, AuthOutcome, Permission};
 use tensorserve_core::engine::InFlight;
-use tensorserve_protocol::grpc::{ClientDeadline, FollowingFields, status};
+use tensorserve_protocol::grpc::{ClientDeadline, FollowingFields};
 use tensorserve_tensor::budget::{Budgeted, RequestBudget};
 use tensorserve_trace::Traced;
 
@@ -43,6 +44,7 @@ pub(super) struct GateLayer {
     pub(super) api: ServedApi,
     /// How long the message of a call may take to arrive.
     pub(super) body_timeout: Duration,
+    pub(super) silent_calls: SilentCalls,
 }
 
 impl<S> Layer<S> for GateLayer {
@@ -50,7 +52,8 @@ impl<S> Layer<S> for GateLayer {
 
     fn layer(&self, inner: S) -> GatedService<S> {
         let (gate, api) = (self.gate.clone(), self.api.clone());
-        GatedService { inner, gate, api, body_timeout: self.body_timeout }
+        let (body_timeout, silent_calls) = (self.body_timeout, self.silent_calls.clone());
+        GatedService { inner, gate, api, body_timeout, silent_calls }
     }
 }
 
@@ -61,6 +64,7 @@ pub(super) struct GatedService<S> {
     gate: Gate,
     api: ServedApi,
     body_timeout: Duration,
+    silent_calls: SilentCalls,
 }
 
 type Response = http::Response<Body>;
@@ -129,13 +133,19 @@ where
     }
 
     /// What the client of the method sends.
-    fn arrival(&self, request: &http::Request<Body>, budget: &RequestBudget) -> Arrival {
+    fn arrival(
+        &self,
+        request: &http::Request<Body>,
+        permission: Permission,
+        budget: &RequestBudget,
+    ) -> Arrival {
         let path = request.uri().path();
         if path.starts_with("/grpc.reflection.") {
             return Arrival::SmallMessages;
         }
         if !self.api.takes_stream(path) {
-            return Arrival::Message(budget.clone());
+            let is_probe = permission == Permission::Public;
+            return Arrival::Message { budget: budget.clone(), is_probe };
         }
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         Arrival::Messages(authorization.and_then(|value| self.gate.revocation(value.as_bytes())))
@@ -145,18 +155,13 @@ where
     fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
         let path = request.uri().path();
         let permission = permission(self.api.protocol_methods(), path);
-        let budget = match self.api.request_budget(permission) {
-            Ok(budget) => budget,
-            Err(error) => {
-                self.api.engine().metrics().count_shed(&error);
-                return Either::Right(Either::Left(ready(Ok(status(path, &error).into_http()))));
-            }
-        };
-        let (limit, arrival) = (self.body_timeout, self.arrival(&request, &budget));
-        let metrics = self.api.engine().metrics().clone();
-        let trace = request.extensions().get().cloned();
+        let budget = self.api.silent_budget();
+        let (limit, arrival) = (self.body_timeout, self.arrival(&request, permission, &budget));
+        let records = (self.api.engine().metrics().clone(), request.extensions().get().cloned());
+        let client = request.extensions().get().and_then(|ClientAddress(address)| *address);
+        let silence = (client, self.silent_calls.clone());
         let request =
-            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, metrics, trace)));
+            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, records, silence)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);

@@ -27,6 +27,7 @@ use super::gate::Gate;
 use super::health::HealthService;
 use super::incoming::{self, GrpcTimeLimits};
 use super::local::{LocalConnection, LocalGuard};
+use super::silent::SilentCalls;
 use super::timed_writes::TimedWrites;
 use super::tls::Certificates;
 use super::{bind, drain};
@@ -175,7 +176,8 @@ fn serving(
         let health = HealthServer::new(health).max_decoding_message_size(OWN_MESSAGE);
         routes = routes.add_service(health);
     }
-    let layer = GateLayer { gate, api: api.clone(), body_timeout: config.http.body_timeout };
+    let (body_timeout, silent_calls) = (config.http.body_timeout, SilentCalls::default());
+    let layer = GateLayer { gate, api: api.clone(), body_timeout, silent_calls };
     let mut listeners = Vec::new();
     if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);

@@ -224,13 +224,7 @@ async fn answer_route<'r>(
         Ok(identity) => identity,
         Err(refusal) => return refused(refusal),
     };
-    let budget = match state.api.request_budget(permission) {
-        Ok(budget) => budget,
-        Err(error) => {
-            state.api.engine().metrics().count_shed(&error);
-            return refused(refuse_overload(route, error));
-        }
-    };
+    let budget = state.api.silent_budget();
     let asked = request.headers().get(PRIORITY).map(HeaderValue::as_bytes);
     priority::grant(&budget, &identity, asked);
     let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);
@@ -244,6 +238,10 @@ async fn answer_route<'r>(
             return refused(route.refuse(error, status));
         }
     };
+    if let Err(error) = begin(&budget, permission) {
+        state.api.engine().metrics().count_shed(&error);
+        return refused(refuse_overload(route, error));
+    }
     let peer = request.peer_addr().map(|address| address.ip());
     let http_headers = request.headers();
     let request = RoutedRequest { head, params, body, start, identity, peer };
@@ -268,6 +266,17 @@ fn note_payload(trace: &RequestTrace, body: &Body) {
     if let Body::Bytes(bytes) = body {
         let bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         trace.note(|facts| facts.request_bytes = bytes);
+    }
+}
+
+/// Holds the memory that every request does. Probes of the server's health get it always.
+fn begin(budget: &RequestBudget, permission: Permission) -> Result<(), Error> {
+    match budget.begin() {
+        Err(_) if permission == Permission::Public => {
+            budget.begin_beyond_limit();
+            Ok(())
+        }
+        begun => begun,
     }
 }
 

@@ -64,6 +64,7 @@ mod local;
 mod observed;
 mod priority;
 mod recorded;
+mod silent;
 mod timed_body;
 mod timed_writes;
 mod tls;

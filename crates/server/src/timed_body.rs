@@ -3,6 +3,7 @@
 //! Most calls are one message, which is kept in memory while it arrives. Without a limit, a client
 //! that sends a byte now and then could hold that memory for ever.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,19 +15,26 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::silent::{SilentCall, SilentCalls};
 use tensorserve_auth::Authenticator;
 use tensorserve_core::metrics::Metrics;
 use tensorserve_tensor::budget::{self, RequestBudget};
+use tensorserve_tensor::error::Error;
 use tensorserve_trace::RequestTrace;
+
+/// How often a stream looks whether there is memory for its next message.
+const MEMORY_POLL: Duration = Duration::from_millis(10);
 
 /// What a client sends in a call.
 pub(super) enum Arrival {
-    /// One message; the memory that it takes is reserved here. The limit is for all of it.
-    Message(RequestBudget),
+    /// One message; the memory that it takes is reserved here. The limit is for all of it. That of a probe
+    /// of the server's health may begin even if all memory is in use.
+    Message { budget: RequestBudget, is_probe: bool },
     /// Small messages for as long as the client wants. The limit is for each pause.
     SmallMessages,
     /// Messages for as long as the client wants, each with a budget of its own, which the handler has
-    /// entered when it waits for it. The limit is for each pause within a message. The stream ends when
+    /// entered when it waits for it. Until there is memory for one, the client waits: the flow control of
+    /// its stream tells it. The limit is for each pause within a message. The stream ends when
     /// the credentials of its client are revoked.
     Messages(Option<Revocation>),
 }
@@ -57,6 +65,13 @@ pub(super) struct TimedBody {
     metrics: Metrics,
     /// The record of the call, if it is recorded.
     trace: Option<Arc<RequestTrace>>,
+    /// The client, and all calls whose clients are silent. This one is among them while nothing of a message
+    /// has arrived.
+    client: Option<IpAddr>,
+    silent_calls: SilentCalls,
+    silent: Option<SilentCall>,
+    /// A part of a message of a stream for which there is no memory now, and when to look again.
+    waiting: Option<(Frame<Bytes>, Pin<Box<Sleep>>)>,
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
@@ -68,15 +83,27 @@ impl TimedBody {
         body: Body,
         limit: Duration,
         arrival: Arrival,
-        metrics: Metrics,
-        trace: Option<Arc<RequestTrace>>,
+        (metrics, trace): (Metrics, Option<Arc<RequestTrace>>),
+        (client, silent_calls): (Option<IpAddr>, SilentCalls),
     ) -> Self {
-        TimedBody { body, limit, arrival, metrics, trace, end: None }
+        let (silent, waiting, end) = (None, None, None);
+        TimedBody {
+            body,
+            limit,
+            arrival,
+            metrics,
+            trace,
+            client,
+            silent_calls,
+            silent,
+            waiting,
+            end,
+        }
     }
 
     /// The frame, after its memory is reserved: it is collected in a buffer that grows to up to twice
-    /// its size.
-    fn accounted(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+    /// its size. `None` if it has to wait for memory.
+    fn accounted(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, Status> {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         if let Some(trace) = &self.trace {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -84,7 +111,12 @@ impl TimedBody {
         }
         let bytes = bytes.saturating_mul(2);
         let reserved = match &self.arrival {
-            Arrival::Message(budget) => budget.reserve(bytes),
+            Arrival::Message { budget, is_probe } => {
+                if *is_probe {
+                    budget.begin_beyond_limit();
+                }
+                budget.begin().and_then(|()| budget.reserve(bytes))
+            }
             Arrival::SmallMessages => {
                 self.end = None;
                 Ok(())
@@ -94,11 +126,65 @@ impl TimedBody {
                 budget::reserve(bytes)
             }
         };
-        reserved.map_err(|error| {
-            self.metrics.count_shed(&error);
-            Status::resource_exhausted(error.message())
-        })?;
-        Ok(frame)
+        match reserved {
+            Ok(()) => Ok(Some(frame)),
+            Err(error) if error.is_overload() && matches!(self.arrival, Arrival::Messages(_)) => {
+                self.waiting = Some((frame, Box::pin(sleep(MEMORY_POLL))));
+                Ok(None)
+            }
+            Err(error) => {
+                self.metrics.count_shed(&error);
+                Err(Status::resource_exhausted(error.message()))
+            }
+        }
+    }
+
+    /// The next part that has arrived, once there is memory for it.
+    fn poll_accounted(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            let frame = match self.waiting.take() {
+                Some((frame, mut until)) => match until.as_mut().poll(context) {
+                    Poll::Ready(()) => frame,
+                    Poll::Pending => {
+                        self.waiting = Some((frame, until));
+                        return Poll::Pending;
+                    }
+                },
+                None => {
+                    match ready!(http_body::Body::poll_frame(Pin::new(&mut self.body), context)) {
+                        Some(Ok(frame)) => frame,
+                        other => return Poll::Ready(other),
+                    }
+                }
+            };
+            match self.accounted(frame) {
+                Ok(None) => {}
+                Ok(Some(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+        }
+    }
+
+    /// Counts the call among those whose clients are silent.
+    fn be_silent(&mut self) -> Result<(), Status> {
+        let has_begun = match &self.arrival {
+            Arrival::Message { budget, .. } => budget.held() > 0,
+            Arrival::SmallMessages => false,
+            Arrival::Messages(_) => budget::reserved() > 0,
+        };
+        if has_begun || self.silent.is_some() || self.waiting.is_some() {
+            return Ok(());
+        }
+        self.silent = self.silent_calls.enter(self.client);
+        if self.silent.is_some() {
+            return Ok(());
+        }
+        let error = Error::overloaded("too many calls of this client wait for their messages");
+        self.metrics.count_shed(&error);
+        Err(Status::resource_exhausted(error.message()))
     }
 
     /// Whether the pause is one between two messages, which may be of any length.
@@ -116,8 +202,12 @@ impl http_body::Body for TimedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
-            return Poll::Ready(frame.map(|frame| this.accounted(frame?)));
+        if let Poll::Ready(frame) = this.poll_accounted(context) {
+            this.silent = None;
+            return Poll::Ready(frame);
+        }
+        if let Err(refused) = this.be_silent() {
+            return Poll::Ready(Some(Err(refused)));
         }
         if let Arrival::Messages(Some(revocation)) = &mut this.arrival
             && revocation.poll(context).is_ready()
@@ -125,7 +215,7 @@ impl http_body::Body for TimedBody {
             let message = "the credentials of this call were revoked";
             return Poll::Ready(Some(Err(Status::unauthenticated(message))));
         }
-        if this.is_between_messages() {
+        if this.waiting.is_some() || this.is_between_messages() {
             return Poll::Pending;
         }
         let end = this.end.get_or_insert_with(|| Box::pin(sleep(this.limit)));

@@ -68,7 +68,8 @@ struct RequestSource {
 impl RequestSource {
     /// The next request, with the memory that it holds; `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<(RequestBudget, ModelInferRequest)>, Status> {
-        let budget = self.budget().await?;
+        // It holds nothing before a message arrives.
+        let budget = self.engine.request_memory().silent_request();
         budget.set_priority(self.priority);
         let next = Box::pin(self.requests.message());
         let next = tokio::select! {
@@ -79,17 +80,19 @@ impl RequestSource {
             return Ok(None);
         };
         // What arrived with the request before it is accounted for there.
-        let reserved = budget.reserve(request.encoded_len());
-        reserved.map_err(|error| status("ModelStreamInfer", &error))?;
+        self.reserve(&budget, request.encoded_len()).await?;
         Ok(Some((budget, request)))
     }
 
-    /// The budget of a request. While there is no memory for it, the client waits: it is told by the
+    /// Reserves the memory of a request. While there is none for it, the client waits: it is told by the
     /// flow control of its stream.
-    async fn budget(&self) -> Result<RequestBudget, Status> {
+    async fn reserve(&self, budget: &RequestBudget, bytes: usize) -> Result<(), Status> {
         loop {
-            match self.engine.request_memory().request() {
-                Ok(budget) => return Ok(budget),
+            match budget.begin().and_then(|()| budget.reserve(bytes)) {
+                Ok(()) => return Ok(()),
+                Err(error) if !error.is_overload() => {
+                    return Err(status("ModelStreamInfer", &error));
+                }
                 Err(_) if self.engine.is_stopping() => return Err(stopping()),
                 Err(_) => tokio::time::sleep(MEMORY_POLL).await,
             }
