@@ -10,10 +10,10 @@ use std::collections::{HashMap, HashSet};
 use super::cast::ValueType;
 use super::fault;
 use super::node::Node;
-use super::table::{ColumnName, Table};
+use super::table::{COLUMN_BYTES, ColumnName, Table};
 use tensorserve_codec::csv::{CsvReader, Dialect, is_missing};
 use tensorserve_mlflow::schema::{ColumnType, InputSchema};
-use tensorserve_tensor::budget::Meter;
+use tensorserve_tensor::budget::{self, ALLOCATION, Meter};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The fields of a column.
@@ -67,7 +67,7 @@ pub(super) fn read(text: &[u8], schema: Option<&InputSchema>) -> Result<Table<'s
         let values = match types.get(place, &name) {
             Some(to) => declared(&column, to)
                 .map_err(|why| csv_error(format_args!("{why} in column {name:?}")))?,
-            None => inferred(&column),
+            None => inferred(&column).map_err(csv_error)?,
         };
         typed.push((ColumnName::Text(name), values));
     }
@@ -179,7 +179,7 @@ fn read_fields(text: &[u8]) -> Result<Columns> {
             let column = found.checked_sub(labels).and_then(|at| columns.get_mut(at));
             found += 1;
             if let Some(column) = column {
-                meter.add(field.len() + size_of::<usize>() + size_of::<Node>())?;
+                meter.add(2 * (field.len() + size_of::<usize>() + size_of::<Node>()))?;
                 column.push(field);
             }
         }
@@ -189,7 +189,7 @@ fn read_fields(text: &[u8]) -> Result<Columns> {
             )));
         }
         for column in columns.iter_mut().skip(found.saturating_sub(labels)) {
-            meter.add(size_of::<usize>() + size_of::<Node>())?;
+            meter.add(2 * (size_of::<usize>() + size_of::<Node>()))?;
             column.push(b"");
         }
     }
@@ -208,7 +208,7 @@ fn count_fields(mut reader: CsvReader<'_>) -> Result<usize> {
 fn read_names(reader: &mut CsvReader<'_>, meter: &mut Meter) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     while let Some(field) = reader.next_field()? {
-        meter.add(field.len() + size_of::<String>() * 4 + size_of::<RawColumn>())?;
+        meter.add(3 * field.len() + COLUMN_BYTES + size_of::<RawColumn>())?;
         names.push(match field {
             [] => format!("Unnamed: {}", names.len()),
             _ => String::from_utf8_lossy(field).into_owned(),
@@ -240,9 +240,7 @@ fn read_names(reader: &mut CsvReader<'_>, meter: &mut Meter) -> Result<Vec<Strin
 /// Why it is not of that type, in pandas' words.
 fn declared(column: &RawColumn, to: &ValueType) -> Result<Vec<Node<'static>>, String> {
     match to {
-        ValueType::Text | ValueType::Binary | ValueType::Any | ValueType::List(_) => {
-            Ok(texts(column))
-        }
+        ValueType::Text | ValueType::Binary | ValueType::Any | ValueType::List(_) => texts(column),
         ValueType::Bool => bools(column),
         ValueType::Integer { .. } => integers(column),
         ValueType::Float32 | ValueType::Float64 => {
@@ -288,20 +286,22 @@ fn whole(field: &[u8]) -> Option<Node<'static>> {
     (number.fract() == 0.0 && number.abs() < 9e18).then_some(Node::Int(number as i64))
 }
 
-fn texts(column: &RawColumn) -> Vec<Node<'static>> {
+fn texts(column: &RawColumn) -> Result<Vec<Node<'static>>, String> {
+    let overhead = column.ends.len().saturating_mul(ALLOCATION);
+    budget::reserve(column.text.len().saturating_add(overhead)).map_err(|e| e.to_string())?;
     let text = |field: &[u8]| match is_missing(field) {
         true => Node::Null,
         false => Node::Text(Cow::Owned(field.to_vec())),
     };
-    column.fields().map(text).collect()
+    Ok(column.fields().map(text).collect())
 }
 
 /// The values of a column without a declared type.
-fn inferred(column: &RawColumn) -> Vec<Node<'static>> {
+fn inferred(column: &RawColumn) -> Result<Vec<Node<'static>>, String> {
     let bools =
         || column.each(|field| if is_missing(field) { Some(Node::Null) } else { truth(field) });
     let numbers = column.each(integer).or_else(|| column.each(number_or_missing));
-    numbers.or_else(bools).unwrap_or_else(|| texts(column))
+    numbers.or_else(bools).map_or_else(|| texts(column), Ok)
 }
 
 fn integer(field: &[u8]) -> Option<Node<'static>> {

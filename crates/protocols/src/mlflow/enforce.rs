@@ -69,11 +69,7 @@ impl<'a> NodeArray<'a> {
                 "setting an array element with a sequence. The requested array has an inhomogeneous \
                  shape after {level} dimensions."
             ))),
-            (value, None) => {
-                meter.add(size_of::<Node>())?;
-                self.values.push(value);
-                Ok(())
-            }
+            (value, None) => meter.push(&mut self.values, value),
         }
     }
 
@@ -85,19 +81,10 @@ impl<'a> NodeArray<'a> {
         Ok(self)
     }
 
-    /// The rows of a matrix, or each value in a row of its own.
-    fn into_rows(self) -> Vec<Vec<Node<'a>>> {
+    /// The number of values in a row of a matrix; 1 if each value is a row of its own.
+    fn width(&self) -> usize {
         let inner = self.dims.get(1..).unwrap_or_default();
-        let width: usize = inner.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product();
-        let mut rows = Vec::new();
-        let mut row = Vec::new();
-        for value in self.values {
-            row.push(value);
-            if row.len() == width {
-                rows.push(std::mem::take(&mut row));
-            }
-        }
-        rows
+        inner.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product()
     }
 
     /// The same values with the declared shape, of which one size may be open.
@@ -186,7 +173,8 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
                 if let Some(first) = columns.first() {
                     array = array.cast(&ValueType::of_column(&first.dtype))?;
                 }
-                Table::of_rows(array.into_rows(), None)
+                let width = array.width();
+                Table::of_matrix(array.values, width)
             }
         },
         Payload::Named(members) => of_members(members, columns),
@@ -285,6 +273,7 @@ struct GivenInputs<T> {
 
 impl<T> GivenInputs<T> {
     fn new(inputs: impl Iterator<Item = (ColumnName, T)>) -> Self {
+        // The memory of each is reserved with its column (`COLUMN_BYTES`).
         let inputs: Vec<Option<(ColumnName, T)>> = inputs.map(Some).collect();
         let mut places = HashMap::new();
         for (place, input) in inputs.iter().enumerate() {

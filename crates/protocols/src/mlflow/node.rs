@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::fault;
 use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
-use tensorserve_tensor::budget::Meter;
+use tensorserve_tensor::budget::{ALLOCATION, Meter};
 use tensorserve_tensor::error::Result;
 
 /// The deepest nesting of lists and objects.
@@ -123,14 +123,13 @@ impl<'a> NodeReader<'a> {
             let message = format_args!("The input is nested more than {DEEPEST} levels deep");
             return Err(fault::invalid_input(message));
         }
-        self.meter.add(size_of::<Node>())?;
         match self.cursor.peek() {
             b'{' => self.object(depth),
             b'[' => self.list(depth),
             b'"' => {
                 let text = self.cursor.string().map_err(malformed)?;
                 if let Cow::Owned(text) = &text {
-                    self.meter.add(text.len())?;
+                    self.meter.add(text.capacity().saturating_add(ALLOCATION))?;
                 }
                 Ok(Node::Text(text))
             }
@@ -157,7 +156,8 @@ impl<'a> NodeReader<'a> {
         let mut list = Vec::new();
         let mut is_open = self.cursor.open_array();
         while is_open {
-            list.push(self.value(depth + 1)?);
+            let value = self.value(depth + 1)?;
+            self.meter.push(&mut list, value)?;
             is_open = self.cursor.next_element().map_err(malformed)?;
         }
         Ok(Node::List(list))
@@ -168,9 +168,10 @@ impl<'a> NodeReader<'a> {
         let mut is_open = self.cursor.open_object().map_err(malformed)?;
         while is_open {
             let name = self.cursor.name().map_err(malformed)?;
-            self.meter.add(name.len() + size_of::<String>())?;
+            self.meter.add(name.len().saturating_add(ALLOCATION))?;
             let name = String::from_utf8_lossy(&name).into_owned();
-            members.push((name, self.value(depth + 1)?));
+            let value = self.value(depth + 1)?;
+            self.meter.push(&mut members, (name, value))?;
             is_open = self.cursor.next_member().map_err(malformed)?;
         }
         Ok(Node::Object(members))

@@ -1,12 +1,11 @@
 //! The forms of payloads: which member holds the data, and what its value means.
 
-use std::collections::HashMap;
-
 use tensorserve_mlflow::schema::InputSchema;
 
 use super::fault;
 use super::node::Node;
-use super::table::Table;
+use super::table::{COLUMN_BYTES, GrowingColumns, Table};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The data of a request.
@@ -78,8 +77,7 @@ fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payloa
     let Node::List(list) = value else {
         return Err(fault::invalid_input("Expecting data to have `instances` as key."));
     };
-    let mut columns: Vec<(String, Vec<Node<'_>>)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut columns = GrowingColumns::default();
     for item in list {
         let Node::Object(members) = item else {
             let kind = item.type_name();
@@ -89,18 +87,12 @@ fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payloa
             )));
         };
         for (name, value) in members {
-            let at = places.get(&name).copied().unwrap_or_else(|| {
-                places.insert(name.clone(), columns.len());
-                columns.push((name, Vec::new()));
-                columns.len() - 1
-            });
-            if let Some((_, values)) = columns.get_mut(at) {
-                values.push(value);
-            }
+            let at = columns.place(name)?;
+            columns.push(at, value)?;
         }
     }
     let columns: Vec<(String, Node<'_>)> =
-        columns.into_iter().map(|(name, values)| (name, Node::List(values))).collect();
+        columns.columns.into_iter().map(|(name, values)| (name, Node::List(values))).collect();
     check_lengths(&columns)?;
     Ok(Payload::Named(columns))
 }
@@ -122,6 +114,7 @@ fn inputs<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payload<'
     match value {
         Node::Object(members) => {
             check_names(schema)?;
+            budget::reserve(members.len().saturating_mul(COLUMN_BYTES))?;
             Ok(Payload::Named(members))
         }
         Node::List(list)

@@ -4,8 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::fault;
 use super::node::Node;
-use tensorserve_tensor::budget;
+use tensorserve_tensor::budget::{self, ALLOCATION, Meter};
 use tensorserve_tensor::error::Result;
+
+/// What a column takes besides its values: its name, and its places in lists and in maps of names.
+pub(super) const COLUMN_BYTES: usize = 320;
 
 /// A table. All columns have the same number of values.
 #[derive(Debug, Default, PartialEq)]
@@ -74,10 +77,7 @@ impl<'a> Table<'a> {
         if let Some(twice) = repeated(&names) {
             return Err(format!("the column {} is there twice", twice.shown()));
         }
-        let count = rows.len();
-        reserve_values(count.saturating_mul(names.len()))?;
-        let mut columns: Vec<Vec<Node<'a>>> = Vec::new();
-        columns.resize_with(names.len(), || Vec::with_capacity(count));
+        let mut columns = empty_columns(names.len(), rows.len())?;
         for row in rows {
             let mut fields = row.into_iter();
             for column in &mut columns {
@@ -85,6 +85,22 @@ impl<'a> Table<'a> {
             }
         }
         Table::of_columns(names.into_iter().zip(columns).collect())
+    }
+
+    /// A table of rows of `width` values each.
+    pub(super) fn of_matrix(values: Vec<Node<'a>>, width: usize) -> Result<Self, String> {
+        let mut columns = empty_columns(width, values.len().checked_div(width).unwrap_or(0))?;
+        let mut values = values.into_iter();
+        while values.len() > 0 {
+            columns.iter_mut().zip(&mut values).for_each(|(column, value)| column.push(value));
+            if width == 0 {
+                break;
+            }
+        }
+        let columns = columns.into_iter().enumerate();
+        Table::of_columns(
+            columns.map(|(place, values)| (ColumnName::Place(place), values)).collect(),
+        )
     }
 
     /// The value of `dataframe_split`.
@@ -137,7 +153,7 @@ impl<'a> Table<'a> {
             Some(Node::List(names)) => Some(column_names(&names)?),
             Some(other) => return Err(format!("columns is of type {}", other.type_name())),
         };
-        Table::of_rows(list.into_iter().map(into_row).collect(), names)
+        Table::of_rows(rows_of(list)?, names)
     }
 
     /// The value of `dataframe_records`.
@@ -159,35 +175,85 @@ impl<'a> Table<'a> {
     /// A table of objects, or of rows. A member that an object does not have is a missing value.
     pub(super) fn from_records(list: Vec<Node<'a>>) -> Result<Self, String> {
         if !list.iter().any(|record| matches!(record, Node::Object(_))) {
-            return Table::of_rows(list.into_iter().map(into_row).collect(), None);
+            return Table::of_rows(rows_of(list)?, None);
         }
         let rows = list.len();
-        let mut columns: Vec<(ColumnName, Vec<Node<'a>>)> = Vec::new();
-        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut columns = GrowingColumns::default();
         for (row, record) in list.into_iter().enumerate() {
             let Node::Object(members) = record else {
                 return Err(format!("record {row} is of type {} and not dict", record.type_name()));
             };
             for (name, value) in members {
-                let at = places.get(&name).copied().unwrap_or_else(|| {
-                    places.insert(name.clone(), columns.len());
-                    columns.push((ColumnName::Text(name), Vec::new()));
-                    columns.len() - 1
-                });
-                if let Some((_, values)) = columns.get_mut(at) {
-                    // The last of two members with one name counts.
-                    reserve_values(row.saturating_sub(values.len()))?;
-                    values.resize(row, Node::Null);
-                    values.push(value);
-                }
+                let at = columns.place(name).map_err(|error| error.to_string())?;
+                columns.fill(at, row).map_err(|error| error.to_string())?;
+                columns.push(at, value).map_err(|error| error.to_string())?;
             }
         }
-        for (_, values) in &mut columns {
-            reserve_values(rows.saturating_sub(values.len()))?;
+        for at in 0..columns.columns.len() {
+            columns.fill(at, rows).map_err(|error| error.to_string())?;
+        }
+        let named = columns.columns.into_iter();
+        Table::of_columns(named.map(|(name, values)| (ColumnName::Text(name), values)).collect())
+    }
+}
+
+/// Columns whose values arrive one after the other.
+#[derive(Default)]
+pub(super) struct GrowingColumns<'a> {
+    pub(super) columns: Vec<(String, Vec<Node<'a>>)>,
+    places: HashMap<String, usize>,
+    meter: Meter,
+}
+
+impl<'a> GrowingColumns<'a> {
+    /// The place of the column `name`, which is added if it is not there.
+    pub(super) fn place(&mut self, name: String) -> Result<usize> {
+        if let Some(place) = self.places.get(&name) {
+            return Ok(*place);
+        }
+        let place = self.columns.len();
+        self.meter.add(COLUMN_BYTES.saturating_add(name.len()))?;
+        self.places.insert(name.clone(), place);
+        self.columns.push((name, Vec::new()));
+        Ok(place)
+    }
+
+    /// Appends a value to the column at `place`.
+    pub(super) fn push(&mut self, place: usize, value: Node<'a>) -> Result<()> {
+        match self.columns.get_mut(place) {
+            Some((_, values)) => self.meter.push(values, value),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the column at `place` with missing values, or cuts it, after `rows` rows.
+    fn fill(&mut self, place: usize, rows: usize) -> Result<()> {
+        if let Some((_, values)) = self.columns.get_mut(place) {
+            self.meter.make_room(values, rows.saturating_sub(values.len()))?;
+            // The last of two members with one name counts.
             values.resize(rows, Node::Null);
         }
-        Table::of_columns(columns)
+        Ok(())
     }
+}
+
+/// Columns with room for `rows` values each.
+fn empty_columns<'a>(count: usize, rows: usize) -> Result<Vec<Vec<Node<'a>>>, String> {
+    reserve_values(rows.saturating_mul(count))?;
+    let bytes = count.saturating_mul(COLUMN_BYTES);
+    budget::reserve(bytes).map_err(|error| error.to_string())?;
+    let mut columns = Vec::with_capacity(count);
+    columns.resize_with(count, || Vec::with_capacity(rows));
+    Ok(columns)
+}
+
+/// Rows: lists, or single values.
+fn rows_of(list: Vec<Node<'_>>) -> Result<Vec<Vec<Node<'_>>>, String> {
+    let singles = list.iter().filter(|row| row.list().is_none()).count();
+    let bytes = singles.saturating_mul(size_of::<Node>() + ALLOCATION);
+    let bytes = bytes.saturating_add(list.len().saturating_mul(size_of::<Vec<Node>>()));
+    budget::reserve(bytes).map_err(|error| error.to_string())?;
+    Ok(list.into_iter().map(into_row).collect())
 }
 
 /// The first name that is there twice.
