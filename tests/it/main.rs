@@ -59,6 +59,7 @@ mod lightgbm;
 mod live_batching;
 mod load_probe;
 mod memory;
+mod memory_attacks;
 #[cfg(all(feature = "onnx", feature = "xgboost", feature = "sklearn", feature = "spark"))]
 mod missing_values;
 mod mlflow;

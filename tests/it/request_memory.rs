@@ -261,8 +261,8 @@ fn probes_are_answered_while_all_memory_is_in_use() {
         Process::serve(&project("models/half_plus_two"), &["--max-request-memory", "1MiB"]);
     let caller = Caller::connect(process.grpc()).expect("connects");
     let check = || caller.call("/grpc.health.v1.Health/Check", Vec::new());
-    // Each holds what every request gets at its start, of which there is room for 64.
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n");
+    // Each holds what every request gets when its body begins, of which there is room for 64.
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{{");
     let mut waiting = Vec::new();
     let start = Instant::now();
     let is_refused = || post(process.address, PREDICT, r#"{"inputs": [1]}"#).status == 503;

@@ -5,10 +5,9 @@
 
 use crate::json::number::Number;
 use crate::json::scan::Cursor;
-use crate::json::{Scalar, expected_numbers};
-use tensorserve_tensor::budget::Meter;
+use crate::json::{NumberBuffer, Scalar};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, aligned_vec};
+use tensorserve_tensor::{DType, Shape, Tensor};
 
 /// What quotes, blanks and line breaks mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -364,31 +363,25 @@ pub fn numbers(text: &[u8], dtype: DType, max_bytes: usize) -> Option<Tensor> {
 }
 
 fn read_rows<T: Scalar>(text: &[u8], max_bytes: usize) -> Option<Tensor> {
-    let mut values = aligned_vec::<T>(expected_numbers(text.len()));
+    let mut values = NumberBuffer::<T>::new(text.len());
     let mut cursor = Cursor::new(text);
     let (mut rows, mut columns) = (0, 0);
-    let mut meter = Meter::default();
     while skip_blank_lines(&mut cursor) {
         let before = values.len();
-        read_row(&mut cursor, &mut values)?;
+        read_row(&mut cursor, &mut values, max_bytes)?;
         let found = values.len() - before;
         if rows > 0 && found != columns {
             return None;
         }
         columns = found;
         rows += 1;
-        // A vector that grows has up to twice the capacity that it needs.
-        meter.add(found * size_of::<T>() * 2).ok()?;
-        if values.len() * size_of::<T>() > max_bytes {
-            return None;
-        }
     }
     let shape = match columns {
         0 => return None,
         1 => Shape::vector(rows),
         _ => Shape::new(&[i64::try_from(rows).ok()?, i64::try_from(columns).ok()?]).ok()?,
     };
-    Tensor::from_vec(shape, values).ok()
+    Tensor::from_vec(shape, values.finish()).ok()
 }
 
 /// Skips to the next non-blank line; false at the end of the text.
@@ -398,7 +391,11 @@ fn skip_blank_lines(cursor: &mut Cursor) -> bool {
 }
 
 /// Reads the numbers of a line, up to its end.
-fn read_row<T: Scalar>(cursor: &mut Cursor, values: &mut AlignedVec<T>) -> Option<()> {
+fn read_row<T: Scalar>(
+    cursor: &mut Cursor,
+    numbers: &mut NumberBuffer<T>,
+    max_bytes: usize,
+) -> Option<()> {
     loop {
         skip_spaces(cursor);
         // `NaN` and `Infinity` are numbers for the JSON reader, but text in CSV.
@@ -409,7 +406,8 @@ fn read_row<T: Scalar>(cursor: &mut Cursor, values: &mut AlignedVec<T>) -> Optio
         if matches!(number, Number::Float(value) if !value.is_finite()) {
             return None;
         }
-        values.push(T::from_number(number)?);
+        numbers.make_room(cursor.remaining(), max_bytes).ok().filter(|may| *may)?;
+        numbers.values().push(T::from_number(number)?);
         skip_spaces(cursor);
         match cursor.peek() {
             b',' => cursor.advance(),

@@ -81,23 +81,22 @@ impl MemoryBudget {
     /// # Errors
     /// [`Error::overloaded`] if all memory is in use.
     pub fn request(&self) -> Result<RequestBudget> {
-        if !self.take(INITIAL, self.0.limit) {
-            return Err(self.refuse(INITIAL));
-        }
-        Ok(self.begun())
+        let request = self.silent_request();
+        request.begin()?;
+        Ok(request)
     }
 
-    /// The same even if all memory is in use: for probes of the server's health.
+    /// The budget of a request of which nothing has arrived yet. It holds no memory before it begins
+    /// ([`RequestBudget::begin`]) or reserves some: a client that sends nothing keeps no other out.
     #[must_use]
-    pub fn request_beyond_limit(&self) -> RequestBudget {
-        self.0.used.fetch_add(INITIAL, Relaxed);
-        self.begun()
+    pub fn silent_request(&self) -> RequestBudget {
+        self.holding(0)
     }
 
-    fn begun(&self) -> RequestBudget {
+    fn holding(&self, held: usize) -> RequestBudget {
         RequestBudget(Arc::new(RequestAccount {
             server: self.clone(),
-            held: AtomicUsize::new(INITIAL),
+            held: AtomicUsize::new(held),
             reserved: AtomicUsize::new(0),
             deadline: OnceLock::new(),
             priority: OnceLock::new(),
@@ -153,6 +152,31 @@ impl Drop for RequestAccount {
 }
 
 impl RequestBudget {
+    /// Holds what every request does, if it holds nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::overloaded`] if all memory is in use.
+    pub fn begin(&self) -> Result<()> {
+        let account = &*self.0;
+        if account.held.load(Relaxed) > 0 {
+            return Ok(());
+        }
+        if !account.server.take(INITIAL, account.server.limit()) {
+            return Err(account.server.refuse(INITIAL));
+        }
+        account.held.fetch_add(INITIAL, Relaxed);
+        Ok(())
+    }
+
+    /// The same even if all memory is in use : for probes of the server's health.
+    pub fn begin_beyond_limit(&self) {
+        let account = &*self.0;
+        if account.held.load(Relaxed) == 0 {
+            account.server.0.used.fetch_add(INITIAL, Relaxed);
+            account.held.fetch_add(INITIAL, Relaxed);
+        }
+    }
+
     /// Reserves memory until the request ends.
     ///
     /// # Errors
@@ -209,9 +233,11 @@ impl RequestBudget {
         let account = &*self.0;
         let server = &account.server;
         let limit = if total <= SMALL { server.limit() } else { server.most() };
-        let missing = total.saturating_sub(account.held.load(Relaxed));
+        let held = account.held.load(Relaxed);
+        let missing = total.saturating_sub(held);
+        let step = if held == 0 { INITIAL } else { STEP };
         let taken =
-            [missing.max(STEP), missing].into_iter().find(|&bytes| server.take(bytes, limit));
+            [missing.max(step), missing].into_iter().find(|&bytes| server.take(bytes, limit));
         let taken = taken.ok_or_else(|| server.refuse(missing))?;
         account.held.fetch_add(taken, Relaxed);
         Ok(())
@@ -309,6 +335,15 @@ pub fn reserve(bytes: usize) -> Result<()> {
     CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |budget| budget.reserve(bytes)))
 }
 
+/// Returns `bytes` that were reserved for the request that this thread works for, and are free again.
+pub fn release(bytes: usize) {
+    CURRENT.with_borrow(|current| {
+        if let Some(budget) = current {
+            budget.0.reserved.fetch_sub(bytes, Relaxed);
+        }
+    });
+}
+
 /// The bytes that the request for which this thread works has reserved; 0 outside of any budget.
 #[must_use]
 pub fn reserved() -> usize {
@@ -338,17 +373,20 @@ pub fn priority() -> PriorityGrant {
 /// # Errors
 /// Those of [`RequestBudget::reserve`] and of [`RequestBudget::check`].
 #[inline]
-pub fn grow(out: &mut Vec<u8>, more: usize) -> Result<()> {
+pub fn grow<T>(out: &mut Vec<T>, more: usize) -> Result<()> {
     if out.capacity() - out.len() >= more { Ok(()) } else { grow_by(out, more) }
 }
 
 #[cold]
-fn grow_by(out: &mut Vec<u8>, more: usize) -> Result<()> {
-    if out.len() >= CHECKED_GROWTH {
+fn grow_by<T>(out: &mut Vec<T>, more: usize) -> Result<()> {
+    let size = size_of::<T>().max(1);
+    if out.len() >= CHECKED_GROWTH / size {
         check()?;
     }
-    let wanted = more.max(out.capacity().clamp(MIN_GROWTH, MAX_GROWTH));
-    reserve(out.len().saturating_add(wanted).saturating_sub(out.capacity()))?;
+    let least = (MIN_GROWTH / size).max(1);
+    let wanted = more.max(out.capacity().clamp(least, MAX_GROWTH / size + least));
+    let grown = out.len().saturating_add(wanted).saturating_sub(out.capacity());
+    reserve(grown.saturating_mul(size))?;
     out.reserve_exact(wanted);
     Ok(())
 }
@@ -376,6 +414,9 @@ pub struct Meter {
     pending: usize,
 }
 
+/// What an allocation takes besides its bytes.
+pub const ALLOCATION: usize = 16;
+
 /// A meter reserves this much at once.
 const METER_STEP: usize = 8 << 10;
 
@@ -388,6 +429,33 @@ impl Meter {
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.pending = self.pending.saturating_add(bytes);
         if self.pending < METER_STEP { Ok(()) } else { self.settle() }
+    }
+
+    /// Appends `value` to `list`, after counting what that grows by: it doubles.
+    ///
+    /// # Errors
+    /// Those of [`Meter::add`].
+    #[inline]
+    pub fn push<T>(&mut self, list: &mut Vec<T>, value: T) -> Result<()> {
+        if list.len() == list.capacity() {
+            self.make_room(list, list.capacity().max(1))?;
+        }
+        list.push(value);
+        Ok(())
+    }
+
+    /// Makes room for `more` values in `list`, after counting what that grows by.
+    ///
+    /// # Errors
+    /// Those of [`Meter::add`].
+    pub fn make_room<T>(&mut self, list: &mut Vec<T>, more: usize) -> Result<()> {
+        let room = list.capacity() - list.len();
+        if room < more {
+            let bytes = (more - room).saturating_mul(size_of::<T>());
+            self.add(if list.capacity() == 0 { bytes.saturating_add(ALLOCATION) } else { bytes })?;
+            list.reserve_exact(more);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -467,134 +535,4 @@ impl<F> Drop for Budgeted<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_returns_when_the_request_ends() {
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("empty");
-        assert_eq!(server.used(), INITIAL);
-        request.reserve(INITIAL).expect("held already");
-        assert_eq!(server.used(), INITIAL);
-        request.reserve(3 << 20).expect("fits");
-        let clone = request.clone();
-        drop(request);
-        assert!(server.used() > 3 << 20);
-        drop(clone);
-        assert_eq!(server.used(), 0);
-    }
-
-    #[test]
-    fn what_does_not_fit_now_and_what_never_fits_are_told_apart() {
-        let server = MemoryBudget::new(8 << 20);
-        let (first, second) = (server.request().expect("one"), server.request().expect("two"));
-        first.reserve(5 << 20).expect("fits");
-        let busy = second.reserve(5 << 20).expect_err("others hold it");
-        assert_eq!((busy.code(), busy.http_status()), (Code::ResourceExhausted, 503));
-        let never = second.reserve(8 << 20).expect_err("never");
-        assert_eq!((never.code(), never.http_status()), (Code::ResourceExhausted, 413));
-        assert_eq!(second.reserve(usize::MAX).expect_err("never").http_status(), 413);
-        assert_eq!(server.refused(), 3);
-        drop(first);
-        second.reserve(5 << 20).expect("fits now");
-    }
-
-    #[test]
-    fn what_is_announced_is_not_taken() {
-        let server = MemoryBudget::new(8 << 20);
-        let (first, second) = (server.request().expect("one"), server.request().expect("two"));
-        first.would_fit(6 << 20).expect("fits");
-        assert_eq!(server.used(), 2 * INITIAL);
-        second.reserve(5 << 20).expect("fits");
-        assert!(first.would_fit(6 << 20).expect_err("others hold it").is_overload());
-        first.would_fit(1 << 20).expect("fits");
-        drop(second);
-        first.would_fit(usize::MAX).expect("as much as one request can have");
-    }
-
-    #[test]
-    fn probes_are_answered_when_all_memory_is_in_use() {
-        let server = MemoryBudget::new(INITIAL);
-        let _request = server.request().expect("one");
-        assert!(server.request().expect_err("full").is_overload());
-        drop(server.request_beyond_limit());
-        assert_eq!(server.used(), INITIAL);
-    }
-
-    #[test]
-    fn large_requests_leave_room_for_small_ones() {
-        let server = MemoryBudget::new(16 << 20);
-        let large = server.request().expect("one");
-        large.reserve(13 << 20).expect("fits");
-        let other = server.request().expect("small at first");
-        assert!(other.reserve(2 << 20).is_err());
-        other.reserve(512 << 10).expect("small");
-    }
-
-    #[test]
-    fn an_expectation_is_reserved_later_without_asking_again() {
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("one");
-        request.expect(3 << 20).expect("fits");
-        let used = server.used();
-        request.reserve(2 << 20).expect("expected");
-        assert_eq!(server.used(), used);
-        request.expect(usize::MAX).expect("as much as there is");
-    }
-
-    #[test]
-    fn work_is_bound_by_the_budget_of_its_request() {
-        assert!(reserve(usize::MAX).is_ok(), "no request, no limit");
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("one");
-        request.enter(|| {
-            assert!(reserved_vec::<u64>(1 << 40).is_err());
-            assert!(check().is_ok());
-            let mut out = Vec::new();
-            grow(&mut out, 1000).expect("fits");
-            assert!(out.capacity() >= 1000);
-            assert!(grow(&mut out, 1 << 30).is_err());
-            request.set_deadline(Instant::now());
-            std::thread::sleep(std::time::Duration::from_millis(2));
-            assert_eq!(check().expect_err("late").code(), Code::DeadlineExceeded);
-        });
-        assert!(current().is_none());
-    }
-
-    #[test]
-    fn scratch_memory_can_be_reserved_again() {
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("one");
-        request.enter(|| {
-            for _ in 0..10 {
-                drop(scratch(5 << 20).expect("fits"));
-            }
-            let _scratch = scratch(5 << 20).expect("fits");
-            assert!(scratch(5 << 20).is_err());
-        });
-    }
-
-    #[test]
-    fn a_meter_reserves_what_it_counts() {
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("one");
-        let mut meter = Meter::default();
-        let all = || (0..1 << 20).try_for_each(|_| meter.add(16));
-        assert_eq!(request.enter(all).expect_err("16 MiB").http_status(), 413);
-    }
-
-    #[test]
-    fn a_dropped_future_abandons_its_request() {
-        let server = MemoryBudget::new(8 << 20);
-        let request = server.request().expect("one");
-        drop(Budgeted::new(request.clone(), std::future::pending::<()>()));
-        assert_eq!(request.check().expect_err("left").code(), Code::Cancelled);
-        let request = server.request().expect("one");
-        let mut done = Budgeted::new(request.clone(), std::future::ready(()));
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        assert!(Pin::new(&mut done).poll(&mut context).is_ready());
-        drop(done);
-        assert!(request.check().is_ok());
-    }
-}
+mod tests;

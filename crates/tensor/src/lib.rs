@@ -22,14 +22,13 @@ use crate::error::{Error, Result};
 
 pub use self::dependence::{RowDependence, RowFinding};
 pub use self::dtype::DType;
-pub use self::memory::{
-    ALIGNMENT, AlignedVec, Buffer, Memory, STRING_OVERHEAD, Strings, StringsBuilder, aligned_vec,
-};
+pub use self::memory::{ALIGNMENT, AlignedVec, Buffer, Memory, aligned_vec};
 pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};
 pub use self::signature::{
     CooSparse, DeclaredShape, ImageEncoding, NumberTexts, Quantization, Signature, TensorSpec,
 };
+pub use self::strings::{STRING_OVERHEAD, Strings, StringsBuilder};
 
 pub mod budget;
 mod dependence;
@@ -41,6 +40,7 @@ pub mod priority;
 mod rows;
 mod shape;
 mod signature;
+mod strings;
 
 /// The elements of a tensor.
 #[derive(Clone)]

@@ -2,7 +2,7 @@
 //!
 //! * [`scan`] tokenizes text: strings, literals, syntax errors, skipping of whole values;
 //! * [`number`] reads numbers;
-//! * [`read`] reads nested arrays into typed, aligned tensor buffers;
+//! * [`read`] reads nested arrays into typed, aligned tensor buffers, whose memory [`buffer`] reserves;
 //! * [`mod@write`] and [`float`] write tensors;
 //! * [`dump`] prints a part of a document for an error message.
 //! * [`members`] lists the names of an object.
@@ -13,6 +13,8 @@
 //! a strict reader are listed in `docs/decisions/0007-own-json-reader-and-writer.md` and tested in
 //! `tests/json_properties.rs`.
 
+mod buffer;
+mod containers;
 pub mod dump;
 pub mod float;
 pub mod java;
@@ -24,15 +26,5 @@ mod sink;
 mod walk;
 pub mod write;
 
+pub(super) use self::buffer::NumberBuffer;
 pub(super) use self::sink::{Bf16, Half, Scalar};
-
-/// Bytes of text that a number with its separator mostly takes at least.
-const BYTES_PER_NUMBER: usize = 8;
-
-/// The most elements for which a reader reserves memory in advance.
-const MAX_RESERVED_ELEMENTS: usize = 1 << 20;
-
-/// How many numbers to reserve memory for before `text_bytes` of text are read.
-pub(super) fn expected_numbers(text_bytes: usize) -> usize {
-    (text_bytes / BYTES_PER_NUMBER + 1).min(MAX_RESERVED_ELEMENTS)
-}

@@ -1,7 +1,6 @@
 //! Reads nested arrays into tensors. Numbers are converted from text directly into the typed buffer
 //! that the runtime reads. Protocols put a [`TensorReadError`] into their own words.
 
-use super::expected_numbers;
 use super::scan::Cursor;
 use super::sink::ElementBuffer;
 use super::walk::Extents;
@@ -27,7 +26,7 @@ impl TensorReader {
             options,
             dtype,
             extents: Extents::default(),
-            elements: ElementBuffer::new(dtype, options, expected_numbers(text_bytes)),
+            elements: ElementBuffer::new(dtype, options, text_bytes),
         }
     }
 
@@ -40,7 +39,7 @@ impl TensorReader {
     pub fn read(&mut self, cursor: &mut Cursor) -> Result<(), Box<TensorReadError>> {
         let start = cursor.offset();
         let is_first = self.elements.len() == 0;
-        match self.elements.read(cursor, &mut self.extents, self.options) {
+        match self.elements.read(cursor, &mut self.extents) {
             Ok(()) => Ok(()),
             Err(error) if is_first || matches!(*error, TensorReadError::Refused(_)) => Err(error),
             Err(error) => Err(self.row_error(cursor, start, error)),
@@ -61,7 +60,7 @@ impl TensorReader {
         };
         let mut row = TensorReader::new(self.dtype, self.options, 0);
         cursor.seek(start);
-        if let Err(own) = row.elements.read(cursor, &mut row.extents, row.options) {
+        if let Err(own) = row.elements.read(cursor, &mut row.extents) {
             return own;
         }
         let size = row.elements.len();
@@ -75,6 +74,25 @@ impl TensorReader {
             }
             _ => error,
         }
+    }
+
+    /// Whether missing values can be added: single values of a type that has any.
+    #[must_use]
+    pub fn takes_missing(&self) -> bool {
+        self.options.nulls && self.extents.may_be_element() && self.elements.has_missing()
+    }
+
+    /// Adds `count` missing values, as if each were a `null`, if it takes them
+    /// ([`TensorReader::takes_missing`]).
+    ///
+    /// # Errors
+    /// [`TensorReadError::TooLarge`] and [`TensorReadError::Refused`].
+    pub fn add_missing(&mut self, count: usize) -> Result<(), Box<TensorReadError>> {
+        if count == 0 || !self.takes_missing() {
+            return Ok(());
+        }
+        self.extents.set_element();
+        self.elements.add_missing(count)
     }
 
     /// The number of elements that were read.

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
+use super::containers::{ContainerStack, JsonContainer};
+
 /// A position in a JSON text.
 ///
 /// Nothing validates that strings are UTF-8: their bytes are passed on unchanged, and the protocols
@@ -351,21 +353,44 @@ impl<'a> Cursor<'a> {
         if self.take(b'"') {
             return Ok(Cow::Borrowed(plain));
         }
-        let mut value = plain.to_vec();
+        let mut value = Vec::with_capacity(plain.len() + self.length_of_rest());
+        value.extend_from_slice(plain);
         self.rest_of_string(&mut value)?;
         Ok(Cow::Owned(value))
     }
 
-    /// Reads a string and appends it to `out`.
+    /// Reads a string and appends it to `out`, in which `make_room` makes room for so many more bytes
+    /// before.
     ///
     /// # Errors
-    /// If no string starts here, or it is malformed.
-    pub fn string_into(&mut self, out: &mut Vec<u8>) -> ScanResult<()> {
-        out.extend_from_slice(self.open_string()?);
+    /// If no string starts here, or it is malformed; those of `make_room`.
+    pub fn string_into<E: From<SyntaxError>>(
+        &mut self,
+        out: &mut Vec<u8>,
+        make_room: impl Fn(&mut Vec<u8>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let plain = self.open_string()?;
         if self.take(b'"') {
+            make_room(out, plain.len())?;
+            out.extend_from_slice(plain);
             return Ok(());
         }
-        self.rest_of_string(out)
+        make_room(out, plain.len() + self.length_of_rest())?;
+        out.extend_from_slice(plain);
+        self.rest_of_string(out).map_err(E::from)
+    }
+
+    /// The bytes from an escape to the end of its string, which has at most as many without escapes.
+    fn length_of_rest(&self) -> usize {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let mut escaped = usize::MAX;
+        let end = memchr::memchr2_iter(b'"', b'\\', rest).find(|&at| {
+            let is_escape = at != escaped && rest.get(at) == Some(&b'\\');
+            let is_end = at != escaped && !is_escape;
+            escaped = if is_escape { at + 1 } else { escaped };
+            is_end
+        });
+        end.unwrap_or(rest.len())
     }
 
     fn skip_string(&mut self) -> ScanResult<()> {
@@ -373,8 +398,14 @@ impl<'a> Cursor<'a> {
         if self.take(b'"') {
             return Ok(());
         }
-        // Decoding validates the escapes; strings that have any are mostly short.
-        self.rest_of_string(&mut Vec::new())
+        // Decoding validates the escapes.
+        let mut escaped = Vec::new();
+        while !self.take(b'"') {
+            escaped.clear();
+            self.escape(&mut escaped)?;
+            self.unescaped_part()?;
+        }
+        Ok(())
     }
 
     /// Skips the opening quote and reads up to the closing quote or the first escape.
@@ -468,48 +499,6 @@ impl<'a> Cursor<'a> {
             self.advance();
         }
         Some(value)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum JsonContainer {
-    Array,
-    Object,
-}
-
-/// The open containers around a value, one bit each: 1 is an object.
-#[derive(Default)]
-struct ContainerStack {
-    words: Vec<u64>,
-    len: usize,
-}
-
-const WORD_BITS: usize = u64::BITS as usize;
-
-impl ContainerStack {
-    fn push(&mut self, container: JsonContainer) {
-        if self.len.is_multiple_of(WORD_BITS) {
-            self.words.push(0);
-        }
-        let mask = 1 << (self.len % WORD_BITS);
-        if let Some(word) = self.words.last_mut() {
-            *word = match container {
-                JsonContainer::Array => *word & !mask,
-                JsonContainer::Object => *word | mask,
-            };
-        }
-        self.len += 1;
-    }
-
-    fn top(&self) -> Option<JsonContainer> {
-        let last = self.len.checked_sub(1)?;
-        let is_object = self.words.last()? >> (last % WORD_BITS) & 1 == 1;
-        Some(if is_object { JsonContainer::Object } else { JsonContainer::Array })
-    }
-
-    fn pop(&mut self) {
-        self.len = self.len.saturating_sub(1);
-        self.words.truncate(self.len.div_ceil(WORD_BITS));
     }
 }
 

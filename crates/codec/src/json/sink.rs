@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
+use super::buffer::NumberBuffer;
 use super::java::number_text;
 use super::number::Number;
 use super::scan::Cursor;
 use super::walk::{
-    Extents, MAX_RUN, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError,
-    is_base64_object,
+    Extents, NestedReader, ReadOptions, ReadResult, Sink, TensorReadError, is_base64_object,
 };
 use crate::base64::{self, Alphabet};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::Result as EngineResult;
 use tensorserve_tensor::{
-    AlignedVec, Buffer, DType, Element, NumberTexts, STRING_OVERHEAD, Shape, StringsBuilder,
-    Tensor, aligned_vec,
+    Buffer, DType, Element, NumberTexts, STRING_OVERHEAD, Shape, StringsBuilder, Tensor,
+    aligned_vec,
 };
 
 /// A numeric element type.
@@ -160,20 +161,24 @@ const fn wrap_i16(n: i32) -> i16 {
 
 /// Numbers.
 pub(super) struct NumberSink<T> {
-    values: AlignedVec<T>,
+    numbers: NumberBuffer<T>,
     coerce: bool,
     nulls: bool,
+    max_bytes: usize,
 }
 
 impl<T: Scalar> Sink for NumberSink<T> {
     #[inline]
     fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
+        if !self.numbers.make_room(cursor.remaining(), self.max_bytes)? {
+            return Err(Box::new(TensorReadError::TooLarge));
+        }
         if let Ok(number) = cursor.number()
             && let Some(value) =
                 if self.coerce { T::coerce(number) } else { T::from_number(number) }
         {
-            self.values.push(value);
+            self.numbers.values().push(value);
             return Ok(());
         }
         if self.coerce || self.nulls {
@@ -185,41 +190,53 @@ impl<T: Scalar> Sink for NumberSink<T> {
 
     #[inline]
     fn plain_run(&mut self, cursor: &mut Cursor) -> (usize, bool) {
-        let before = self.values.len();
         if self.coerce {
             return (0, true);
         }
-        for _ in 0..MAX_RUN {
+        let room = self.numbers.room();
+        let values = self.numbers.values();
+        for read in 0..room {
             let at = cursor.offset();
             let element = cursor.short_element();
             let element = element.or_else(|| Some((cursor.number().ok()?, false)));
             let typed = element.and_then(|(number, comma)| Some((T::from_number(number)?, comma)));
             let Some((value, comma)) = typed else {
                 cursor.seek(at);
-                return (self.values.len() - before, true);
+                return (read, true);
             };
-            self.values.push(value);
+            values.push(value);
             if !comma && !cursor.skip_comma() {
-                return (self.values.len() - before, false);
+                return (read + 1, false);
             }
         }
-        (MAX_RUN, true)
+        (room, true)
     }
 
     fn len(&self) -> usize {
-        self.values.len()
+        self.numbers.len()
     }
 
     fn truncate(&mut self, len: usize) {
-        self.values.truncate(len);
+        self.numbers.values().truncate(len);
     }
 
-    fn bytes(&self) -> usize {
-        self.values.len() * size_of::<T>()
+    fn has_missing(&self) -> bool {
+        T::missing().is_some()
+    }
+
+    fn add_missing(&mut self, count: usize) -> ReadResult<()> {
+        let Some(missing) = T::missing() else { return Ok(()) };
+        let total = self.len().saturating_add(count);
+        if total > self.max_bytes / size_of::<T>().max(1) {
+            return Err(Box::new(TensorReadError::TooLarge));
+        }
+        self.numbers.grow_to(total)?;
+        self.numbers.values().resize(total, missing);
+        Ok(())
     }
 
     fn into_tensor(self, _: DType, shape: Shape) -> EngineResult<Tensor> {
-        Tensor::from_vec(shape, self.values)
+        Tensor::from_vec(shape, self.numbers.finish())
     }
 }
 
@@ -249,20 +266,24 @@ impl<T: Scalar> NumberSink<T> {
             }
             _ => cursor.number().ok().and_then(T::coerce),
         };
-        self.values.push(value.ok_or_else(|| Box::new(error))?);
+        self.numbers.values().push(value.ok_or_else(|| Box::new(error))?);
         Ok(())
     }
 }
 
 /// Booleans, one byte each.
 pub(super) struct BoolSink {
-    values: AlignedVec<u8>,
+    values: NumberBuffer<u8>,
     coerce: bool,
+    max_bytes: usize,
 }
 
 impl Sink for BoolSink {
     fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
+        if !self.values.make_room(cursor.remaining(), self.max_bytes)? {
+            return Err(Box::new(TensorReadError::TooLarge));
+        }
         let value = match cursor.peek() {
             b't' => {
                 cursor.literal(b"true")?;
@@ -275,7 +296,7 @@ impl Sink for BoolSink {
             b'-' | b'0'..=b'9' if self.coerce => cursor.number()?.as_f64() != 0.0,
             _ => return Err(Box::new(TensorReadError::Type { at })),
         };
-        self.values.push(u8::from(value));
+        self.values.values().push(u8::from(value));
         Ok(())
     }
 
@@ -284,15 +305,11 @@ impl Sink for BoolSink {
     }
 
     fn truncate(&mut self, len: usize) {
-        self.values.truncate(len);
-    }
-
-    fn bytes(&self) -> usize {
-        self.values.len()
+        self.values.values().truncate(len);
     }
 
     fn into_tensor(self, _: DType, shape: Shape) -> EngineResult<Tensor> {
-        Tensor::from_bools(shape, self.values)
+        Tensor::from_bools(shape, self.values.finish())
     }
 }
 
@@ -302,32 +319,34 @@ pub(super) struct StringSink {
     alphabet: Alphabet,
     nulls: bool,
     number_texts: Option<NumberTexts>,
+    /// The memory of the elements, here and in the runtime.
     bytes: usize,
+    max_bytes: usize,
 }
 
 impl Sink for StringSink {
     fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()> {
         let at = cursor.offset();
         let alphabet = self.alphabet;
+        self.values.reserve(1, 0)?;
         match cursor.peek() {
-            b'"' => self.values.push_with(|bytes| {
-                cursor.string_into(bytes).map_err(Box::<TensorReadError>::from)
-            })?,
+            b'"' => self.values.push_with(|bytes| cursor.string_into(bytes, make_room))?,
             b'{' => self.values.push_with(|bytes| read_base64(cursor, alphabet, bytes))?,
             b'n' if self.nulls => {
                 cursor.literal(b"null")?;
+                self.values.reserve_missing(1)?;
                 self.values.push_missing();
             }
             b'-' | b'0'..=b'9' => {
                 let texts = self.number_texts;
                 let number = texts.and_then(|texts| number_text(cursor.number().ok()?, texts));
                 let text = number.ok_or_else(|| Box::new(TensorReadError::Type { at }))?;
+                self.values.reserve(1, text.len())?;
                 self.values.push(text.as_bytes());
             }
             _ => return Err(Box::new(TensorReadError::Type { at })),
         }
-        self.bytes += STRING_OVERHEAD + cursor.offset() - at;
-        Ok(())
+        self.count_bytes(STRING_OVERHEAD + cursor.offset() - at)
     }
 
     fn len(&self) -> usize {
@@ -338,13 +357,36 @@ impl Sink for StringSink {
         self.values.truncate(len);
     }
 
-    fn bytes(&self) -> usize {
-        self.bytes
+    fn has_missing(&self) -> bool {
+        true
+    }
+
+    fn add_missing(&mut self, count: usize) -> ReadResult<()> {
+        self.count_bytes(count.saturating_mul(STRING_OVERHEAD))?;
+        self.values.reserve(count, 0)?;
+        self.values.reserve_missing(count)?;
+        (0..count).for_each(|_| self.values.push_missing());
+        Ok(())
     }
 
     fn into_tensor(self, _: DType, shape: Shape) -> EngineResult<Tensor> {
         Tensor::from_strings(shape, self.values)
     }
+}
+
+impl StringSink {
+    fn count_bytes(&mut self, more: usize) -> ReadResult<()> {
+        self.bytes = self.bytes.saturating_add(more);
+        if self.bytes > self.max_bytes {
+            return Err(Box::new(TensorReadError::TooLarge));
+        }
+        Ok(())
+    }
+}
+
+/// Makes room for `more` bytes, after reserving it.
+fn make_room(bytes: &mut Vec<u8>, more: usize) -> ReadResult<()> {
+    Ok(budget::grow(bytes, more)?)
 }
 
 /// Reads an object `{"b64": "…"}` and appends the decoded bytes to `out`.
@@ -357,6 +399,7 @@ fn read_base64(cursor: &mut Cursor, alphabet: Alphabet, out: &mut Vec<u8>) -> Re
     cursor.name()?;
     let text = cursor.string()?;
     cursor.next_member()?;
+    make_room(out, text.len())?;
     base64::decode(&text, alphabet, out).map_err(|_| Box::new(TensorReadError::NotBase64))
 }
 
@@ -375,10 +418,6 @@ impl Sink for UnsupportedSink {
 
     fn truncate(&mut self, _: usize) {}
 
-    fn bytes(&self) -> usize {
-        0
-    }
-
     fn into_tensor(self, dtype: DType, shape: Shape) -> EngineResult<Tensor> {
         let empty = Buffer::new(Arc::new(aligned_vec::<u8>(0)));
         Tensor::numeric(dtype, shape, empty)
@@ -395,13 +434,23 @@ macro_rules! element_buffer {
                 &mut self,
                 cursor: &mut Cursor,
                 extents: &mut Extents,
-                options: ReadOptions,
             ) -> ReadResult<()> {
-                let max_bytes = options.max_bytes;
                 match self {
                     $(ElementBuffer::$variant(sink) => {
-                        NestedReader { cursor, extents, sink, max_bytes }.value(0)
+                        NestedReader { cursor, extents, sink }.value(0)
                     })*
+                }
+            }
+
+            pub(super) fn has_missing(&self) -> bool {
+                match self {
+                    $(ElementBuffer::$variant(sink) => sink.has_missing(),)*
+                }
+            }
+
+            pub(super) fn add_missing(&mut self, count: usize) -> ReadResult<()> {
+                match self {
+                    $(ElementBuffer::$variant(sink) => sink.add_missing(count),)*
                 }
             }
 
@@ -430,38 +479,38 @@ element_buffer! {
 }
 
 impl ElementBuffer {
-    /// An empty buffer with capacity for `capacity` elements, unless they are strings.
-    pub(super) fn new(dtype: DType, options: ReadOptions, capacity: usize) -> Self {
-        fn numbers<T>(options: ReadOptions, capacity: usize) -> NumberSink<T> {
+    /// An empty buffer for the elements in at most `text` bytes; 0 if that is unknown.
+    pub(super) fn new(dtype: DType, options: ReadOptions, text: usize) -> Self {
+        fn numbers<T: Scalar>(options: ReadOptions, text: usize) -> NumberSink<T> {
             NumberSink {
-                values: aligned_vec(capacity),
+                numbers: NumberBuffer::new(text),
                 coerce: options.coerce,
                 nulls: options.nulls,
+                max_bytes: options.max_bytes,
             }
         }
+        let max_bytes = options.max_bytes;
         match dtype {
-            DType::Float => ElementBuffer::Float(numbers(options, capacity)),
-            DType::Double => ElementBuffer::Double(numbers(options, capacity)),
-            DType::Int8 => ElementBuffer::Int8(numbers(options, capacity)),
-            DType::Int16 => ElementBuffer::Int16(numbers(options, capacity)),
-            DType::Int32 => ElementBuffer::Int32(numbers(options, capacity)),
-            DType::Int64 => ElementBuffer::Int64(numbers(options, capacity)),
-            DType::UInt8 => ElementBuffer::UInt8(numbers(options, capacity)),
-            DType::UInt32 => ElementBuffer::UInt32(numbers(options, capacity)),
-            DType::UInt64 => ElementBuffer::UInt64(numbers(options, capacity)),
-            DType::UInt16 if options.all_types => ElementBuffer::UInt16(numbers(options, capacity)),
-            DType::Half if options.all_types => ElementBuffer::Half(numbers(options, capacity)),
-            DType::BFloat16 if options.all_types => {
-                ElementBuffer::BFloat16(numbers(options, capacity))
-            }
+            DType::Float => ElementBuffer::Float(numbers(options, text)),
+            DType::Double => ElementBuffer::Double(numbers(options, text)),
+            DType::Int8 => ElementBuffer::Int8(numbers(options, text)),
+            DType::Int16 => ElementBuffer::Int16(numbers(options, text)),
+            DType::Int32 => ElementBuffer::Int32(numbers(options, text)),
+            DType::Int64 => ElementBuffer::Int64(numbers(options, text)),
+            DType::UInt8 => ElementBuffer::UInt8(numbers(options, text)),
+            DType::UInt32 => ElementBuffer::UInt32(numbers(options, text)),
+            DType::UInt64 => ElementBuffer::UInt64(numbers(options, text)),
+            DType::UInt16 if options.all_types => ElementBuffer::UInt16(numbers(options, text)),
+            DType::Half if options.all_types => ElementBuffer::Half(numbers(options, text)),
+            DType::BFloat16 if options.all_types => ElementBuffer::BFloat16(numbers(options, text)),
             DType::UInt16
             | DType::Half
             | DType::BFloat16
             | DType::Complex64
             | DType::Complex128 => ElementBuffer::Unsupported(UnsupportedSink),
             DType::Bool => {
-                let values = aligned_vec(capacity);
-                ElementBuffer::Bool(BoolSink { values, coerce: options.coerce })
+                let values = NumberBuffer::new(text);
+                ElementBuffer::Bool(BoolSink { values, coerce: options.coerce, max_bytes })
             }
             DType::String => ElementBuffer::String(StringSink {
                 values: StringsBuilder::default(),
@@ -469,6 +518,7 @@ impl ElementBuffer {
                 nulls: options.nulls,
                 number_texts: options.number_texts,
                 bytes: 0,
+                max_bytes,
             }),
         }
     }

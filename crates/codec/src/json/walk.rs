@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::scan::{Cursor, SyntaxError};
 use crate::base64::Alphabet;
-use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result as EngineResult};
 use tensorserve_tensor::{DType, MAX_RANK, NumberTexts, Shape, Tensor};
 
@@ -142,13 +141,6 @@ impl TensorReadError {
     }
 }
 
-/// The most elements that are read before their memory is accounted for.
-pub(super) const MAX_RUN: usize = 1 << 16;
-
-/// Tensors of up to this size are read before memory is reserved for them: they fit what each
-/// request holds.
-const UNRESERVED_BYTES: usize = 4 << 10;
-
 pub(super) type ReadResult<T> = Result<T, Box<TensorReadError>>;
 
 /// Whether the value at `cursor` is an object whose only member is a string named `b64`.
@@ -169,12 +161,12 @@ pub fn is_base64_object(cursor: &Cursor) -> Result<bool, SyntaxError> {
 
 /// Reads and stores the elements of one type.
 pub(super) trait Sink {
-    /// Reads the element at `cursor`.
+    /// Reads the element at `cursor`, after the memory for it is reserved.
     fn element(&mut self, cursor: &mut Cursor) -> ReadResult<()>;
 
     /// A fast path: reads elements and the commas between them from the element at `cursor` on, as
-    /// long as they have the simplest form; possibly none. Returns their number, and whether the
-    /// cursor is at an element that was not read (otherwise it is after one that was).
+    /// long as they have the simplest form and there is room for them; possibly none. Returns their number,
+    /// and whether the cursor is at an element that was not read (otherwise it is after one that was).
     fn plain_run(&mut self, _: &mut Cursor) -> (usize, bool) {
         (0, true)
     }
@@ -183,8 +175,16 @@ pub(super) trait Sink {
     fn len(&self) -> usize;
     /// Removes all but the first `len` elements.
     fn truncate(&mut self, len: usize);
-    /// The memory of the elements, in bytes.
-    fn bytes(&self) -> usize;
+    /// Whether the type has missing values.
+    fn has_missing(&self) -> bool {
+        false
+    }
+
+    /// Adds `count` missing values, if the type has any.
+    fn add_missing(&mut self, _: usize) -> ReadResult<()> {
+        Ok(())
+    }
+
     /// The tensor of all elements.
     fn into_tensor(self, dtype: DType, shape: Shape) -> EngineResult<Tensor>;
 }
@@ -196,8 +196,6 @@ pub(super) struct Extents {
     rank: Option<usize>,
     /// The size of the first list at each level, set when that list ends.
     sizes: SmallVec<[Option<usize>; 6]>,
-    /// Memory reserved for the elements so far.
-    reserved: usize,
 }
 
 impl Extents {
@@ -206,6 +204,16 @@ impl Extents {
         let sizes = self.sizes.get(..self.rank?)?.iter();
         let dims: Option<Vec<i64>> = sizes.map(|size| i64::try_from((*size)?).ok()).collect();
         Shape::new(&dims?).ok()
+    }
+
+    /// Whether the next value may be a single element.
+    pub(super) fn may_be_element(&self) -> bool {
+        matches!(self.rank, None | Some(0))
+    }
+
+    /// The values are single elements.
+    pub(super) fn set_element(&mut self) {
+        self.rank = Some(0);
     }
 
     fn size(&self, level: usize) -> Option<usize> {
@@ -227,7 +235,6 @@ pub(super) struct NestedReader<'c, 't, 's, S> {
     pub(super) cursor: &'c mut Cursor<'t>,
     pub(super) extents: &'c mut Extents,
     pub(super) sink: &'s mut S,
-    pub(super) max_bytes: usize,
 }
 
 impl<S: Sink> NestedReader<'_, '_, '_, S> {
@@ -299,7 +306,6 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
             if error.is_none() {
                 let (count, at_element) = self.plain_run(level + 1);
                 size += count;
-                self.account()?;
                 if !at_element {
                     more = self.cursor.next_element()?;
                     continue;
@@ -343,8 +349,7 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
     /// Reads lists of `size` plain values each.
     fn plain_lists(&mut self, size: usize) -> (usize, bool) {
         let mut lists = 0;
-        let end = self.sink.len().saturating_add(MAX_RUN);
-        while size <= MAX_RUN && self.sink.len() < end {
+        loop {
             let (start, before) = (self.cursor.offset(), self.sink.len());
             let is_plain = self.cursor.take(b'[') && {
                 self.cursor.skip_space();
@@ -363,7 +368,6 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
                 return (lists, false);
             }
         }
-        (lists, true)
     }
 
     /// Checks the size of a list that has ended; `error` is the first error inside it.
@@ -382,30 +386,6 @@ impl<S: Sink> NestedReader<'_, '_, '_, S> {
             None if error.is_none() => self.extents.set_size(level, size),
             None => {}
         }
-        self.account()?;
         error.map_or(Ok(()), Err)
-    }
-
-    /// Reserves memory for the elements read so far, and as much again for those that follow.
-    #[inline]
-    fn account(&mut self) -> ReadResult<()> {
-        let bytes = self.sink.bytes();
-        if bytes <= self.extents.reserved.saturating_add(UNRESERVED_BYTES).min(self.max_bytes) {
-            return Ok(());
-        }
-        self.reserve(bytes)
-    }
-
-    #[cold]
-    fn reserve(&mut self, bytes: usize) -> ReadResult<()> {
-        if bytes > self.max_bytes {
-            return Err(Box::new(TensorReadError::TooLarge));
-        }
-        budget::check()?;
-        // A vector that grows has up to twice the capacity that it needs.
-        let reserved = bytes.saturating_mul(2);
-        budget::reserve(reserved - self.extents.reserved)?;
-        self.extents.reserved = reserved;
-        Ok(())
     }
 }

@@ -18,13 +18,19 @@ use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Shape, Tensor};
+use tensorserve_tensor::{DType, Shape, Tensor, budget};
 
 /// The header with the number of bytes of the document; all others are raw.
 pub(super) const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// The most numbers that are read of a shape. A valid one has far fewer.
 const MOST_DIMS: usize = 512;
+
+/// The memory of an input besides its data: its place in a list that grows, and what its data is in.
+const INPUT_OVERHEAD: usize = 2 * size_of::<(String, Tensor)>() + 160;
+
+/// The memory of an output that is asked for.
+const OUTPUT_OVERHEAD: usize = 2 * size_of::<WantedOutput>() + 32;
 
 /// Reads the value of the header.
 ///
@@ -230,6 +236,7 @@ impl DocumentReader<'_> {
     ) -> Result<(String, Tensor)> {
         let InputHead { name, dims, dtype, place } = head;
         let name = name.ok_or_else(|| Error::invalid("an input lacks the member \"name\""))?;
+        budget::reserve(name.len().saturating_add(INPUT_OVERHEAD))?;
         let lacks =
             |member: &str| Error::invalid(format!("input {name:?} lacks the member \"{member}\""));
         let dtype = dtype.ok_or_else(|| lacks("datatype"))?;
@@ -371,6 +378,7 @@ impl DocumentReader<'_> {
             more = cursor.next_member().map_err(syntax)?;
         }
         let name = found.ok_or_else(|| Error::invalid("an output lacks the member \"name\""))?;
+        budget::reserve(name.len().saturating_add(OUTPUT_OVERHEAD))?;
         let range = place.shared("output", &name)?;
         let shared = range.map(|range| self.regions.output(&name, range)).transpose()?;
         Ok(WantedOutput { name, binary, shared })

@@ -244,25 +244,27 @@ fn read_rows(
         return Err(RowsFault::Plain);
     }
     let mut readers: Vec<_> = specs.iter().map(|s| reader(s, options, cursor)).collect();
-    let mut read_rows = vec![0; if named { specs.len() } else { 0 }];
+    if named {
+        return NamedRows::new(signature, readers).read(cursor);
+    }
     let mut rows = 0;
     loop {
-        if named {
-            read_named_row(cursor, signature, &mut readers, &mut read_rows, rows)?;
-        } else {
-            if cursor.peek() == b'{' && is_named(cursor)? {
-                return Err(RowsFault::IsObject { row: rows });
-            }
-            for reader in &mut readers {
-                let read = reader.read(cursor);
-                read.map_err(|fault| RowsFault::Value { row: rows, key: None, fault })?;
-            }
+        if cursor.peek() == b'{' && is_named(cursor)? {
+            return Err(RowsFault::IsObject { row: rows });
+        }
+        for reader in &mut readers {
+            let read = reader.read(cursor);
+            read.map_err(|fault| RowsFault::Value { row: rows, key: None, fault })?;
         }
         rows += 1;
         if !cursor.next_element()? {
             break;
         }
     }
+    finished(readers, rows)
+}
+
+fn finished(readers: Vec<TensorReader>, rows: usize) -> Result<Vec<Tensor>, RowsFault> {
     let tensors = readers.into_iter().map(|reader| reader.finish_rows(rows));
     tensors.collect::<Result<_>>().map_err(RowsFault::Shape)
 }
@@ -272,64 +274,117 @@ fn is_named(cursor: &Cursor) -> Result<bool, SyntaxError> {
     Ok(cursor.peek() == b'{' && !is_base64_object(cursor)?)
 }
 
-/// Reads row number `row`. `read_rows` has the number of rows in which each input was read.
-fn read_named_row(
-    cursor: &mut Cursor,
-    signature: &Signature,
-    readers: &mut [TensorReader],
-    read_rows: &mut [usize],
+/// Reads rows that are objects of named values.
+struct NamedRows<'s> {
+    signature: &'s Signature,
+    readers: Vec<TensorReader>,
+    /// For each input, the number of rows whose values its reader has. Missing values are added when one that
+    /// is not missing follows, all at once: few bytes of text may lack many columns.
+    filled: Vec<usize>,
+    /// The inputs that every row must have.
+    is_required: Vec<bool>,
+    /// Their number.
+    required: usize,
+    /// The number of the row that is read.
     row: usize,
-) -> Result<(), RowsFault> {
-    if !is_named(cursor)? {
-        return Err(RowsFault::NotObject { row });
-    }
-    let at = cursor.offset();
-    let mut found = 0;
-    let mut more = cursor.open_object()?;
-    while more {
-        let name = cursor.name()?;
-        match signature.named(&name) {
-            InputName::Declared(index) => {
-                if let (Some(reader), Some(read)) =
-                    (readers.get_mut(index), read_rows.get_mut(index))
-                {
-                    if *read > row && !signature.ignores_unknown {
-                        return Err(RowsFault::Twice { row, index });
-                    }
-                    let key = Some(index);
-                    reader.read(cursor).map_err(|fault| RowsFault::Value { row, key, fault })?;
-                    *read = row + 1;
-                }
-                found += 1;
-            }
-            InputName::Unused => cursor.skip_value()?,
-            InputName::Ignored | InputName::Unknown => {
-                let key = String::from_utf8_lossy(&name).into_owned();
-                return Err(RowsFault::UnknownInput { row, key });
-            }
-        }
-        more = cursor.next_member()?;
-    }
-    let specs = &signature.inputs;
-    if found != specs.len() && !add_missing_columns(specs, readers, read_rows, row) {
-        return Err(RowsFault::Keys { row, at });
-    }
-    Ok(())
 }
 
-/// Adds missing values for the columns that row number `row` does not have. Whether it is complete then.
-#[cold]
-fn add_missing_columns(
-    specs: &[TensorSpec],
-    readers: &mut [TensorReader],
-    read_rows: &mut [usize],
-    row: usize,
-) -> bool {
-    specs.iter().zip(readers).zip(read_rows).all(|((spec, reader), read)| {
-        let is_read = std::mem::replace(read, row + 1) > row;
-        let may_add = spec.takes_missing && spec.is_column();
-        is_read || (may_add && reader.read(&mut Cursor::new(b"null")).is_ok())
-    })
+impl<'s> NamedRows<'s> {
+    fn new(signature: &'s Signature, readers: Vec<TensorReader>) -> Self {
+        let inputs = signature.inputs.iter().zip(&readers);
+        let is_required: Vec<bool> = inputs
+            .map(|(spec, reader)| {
+                !(spec.takes_missing && spec.is_column() && reader.takes_missing())
+            })
+            .collect();
+        let required = is_required.iter().filter(|required| **required).count();
+        let filled = vec![0; readers.len()];
+        NamedRows { signature, readers, filled, is_required, required, row: 0 }
+    }
+
+    /// Reads the rows from the one at `cursor` on.
+    fn read(mut self, cursor: &mut Cursor) -> Result<Vec<Tensor>, RowsFault> {
+        loop {
+            self.read_row(cursor)?;
+            self.row += 1;
+            if !cursor.next_element()? {
+                break;
+            }
+        }
+        for index in 0..self.readers.len() {
+            self.add_missing(index)?;
+        }
+        finished(self.readers, self.row)
+    }
+
+    fn read_row(&mut self, cursor: &mut Cursor) -> Result<(), RowsFault> {
+        let row = self.row;
+        if !is_named(cursor)? {
+            return Err(RowsFault::NotObject { row });
+        }
+        let at = cursor.offset();
+        let (mut found, mut required) = (0, 0);
+        let mut more = cursor.open_object()?;
+        while more {
+            let name = cursor.name()?;
+            match self.signature.named(&name) {
+                InputName::Declared(index) => {
+                    found += 1;
+                    required += usize::from(self.read_value(cursor, index)?);
+                }
+                InputName::Unused => cursor.skip_value()?,
+                InputName::Ignored | InputName::Unknown => {
+                    let key = String::from_utf8_lossy(&name).into_owned();
+                    return Err(RowsFault::UnknownInput { row, key });
+                }
+            }
+            more = cursor.next_member()?;
+        }
+        if found != self.readers.len() && required != self.required {
+            return Err(RowsFault::Keys { row, at });
+        }
+        Ok(())
+    }
+
+    /// Reads the row's value of an input. Returns whether it is the first one of an input that is required.
+    fn read_value(&mut self, cursor: &mut Cursor, index: usize) -> Result<bool, RowsFault> {
+        let row = self.row;
+        let filled = self.filled.get(index).copied().unwrap_or(0);
+        if filled > row && !self.signature.ignores_unknown {
+            return Err(RowsFault::Twice { row, index });
+        }
+        if filled < row {
+            self.add_missing(index)?;
+        }
+        let states = self.readers.get_mut(index).zip(self.is_required.get_mut(index));
+        let Some((reader, is_required)) = states else { return Ok(false) };
+        let read = reader.read(cursor);
+        read.map_err(|fault| RowsFault::Value { row, key: Some(index), fault })?;
+        // Beside values that are lists, none can be missing.
+        if !*is_required && !reader.takes_missing() {
+            *is_required = true;
+            self.required += 1;
+        }
+        if let Some(filled) = self.filled.get_mut(index) {
+            *filled = row + 1;
+        }
+        Ok(filled <= row && *is_required)
+    }
+
+    /// Adds the missing values of an input in the rows before this one.
+    #[cold]
+    fn add_missing(&mut self, index: usize) -> Result<(), RowsFault> {
+        let row = self.row;
+        let Some((reader, filled)) = self.readers.get_mut(index).zip(self.filled.get_mut(index))
+        else {
+            return Ok(());
+        };
+        let key = Some(index);
+        let added = reader.add_missing(row.saturating_sub(*filled));
+        added.map_err(|fault| RowsFault::Value { row, key, fault })?;
+        *filled = row;
+        Ok(())
+    }
 }
 
 fn element_error(row: usize, key: &str, error: &Error) -> Error {
@@ -386,6 +441,9 @@ fn rows_error(
             )
         }
         RowsFault::Value { row, key, fault } => {
+            if let Fault::Refused(refusal) = &*fault {
+                return refusal.error();
+            }
             let Some(spec) = specs.get(key.unwrap_or(0)) else {
                 return Error::internal("no such input");
             };
