@@ -22,6 +22,15 @@ ROOT = pathlib.Path(ROOT_PATH)
 GENERATED = ROOT / "tests/data/tensorflow-serving/generated"
 
 
+# Models whose input is a number of iterations, below tests/data/platforms/endless, and whether they are isolated.
+LOOPS = {
+    "loop_onnx": ("adding.onnx", False),
+    "loop_idle": ("idle.onnx", False),
+    "loop_tensorflow": ("saved_model", False),
+    "loop_tflite": ("adding.tflite", False),
+    "loop_isolated": ("adding.onnx", True),
+}
+
 # Calls half_plus_two through its handlers, in a Python worker.
 INFERENCE = """def input_handler(data, context):
     return data.read()
@@ -49,12 +58,13 @@ class Server:
         limits: dict[int, int] | None = None,
         variables: dict[str, str] | None = None,
         folder: pathlib.Path | None = None,
+        loops: bool = False,
     ):
         self.folder = folder or new_folder()
         self.log = self.folder / "server.log"
         self.models = lay_out_models(self.folder)
         config = self.folder / "models.toml"
-        config.write_text(model_list(self.models, self.folder))
+        config.write_text(model_list(self.models, self.folder) + (loop_list() if loops else ""))
         command = ["serve", "--http-port", "0", "--grpc-port", "0", "--config", str(config)]
         command += ["--load-probe-cache", str(self.folder / "probes"), *arguments]
         with self.log.open("wb") as log:
@@ -157,6 +167,15 @@ def model_list(models: dict[str, pathlib.Path], folder: pathlib.Path) -> str:
         code = f'code = "{folder}/code"\n' if name == "scripted" else ""
         tables.append(f'[[models]]\nname = "{name}"\npath = "{path}"\n{code}')
     return 'sagemaker_default_model = "half_plus_two"\nhandler_workers = 2\n' + "\n".join(tables)
+
+
+def loop_list() -> str:
+    tables = []
+    for name, (file, is_isolated) in LOOPS.items():
+        path = ROOT / "tests/data/platforms/endless" / file
+        isolation = 'isolation = "process"\n' if is_isolated else ""
+        tables.append(f'\n[[models]]\nname = "{name}"\npath = "{path}"\n{isolation}')
+    return "".join(tables)
 
 
 class Sampler(threading.Thread):

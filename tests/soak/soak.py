@@ -28,11 +28,20 @@ import chaos
 import overload
 import rows
 from attacks import ATTACKS, DISTURBANCES, Attackers, table
+from endless import ENDLESS
 from messages import MIB
 from server import ROOT, Sampler, Server
 from traffic import EVERY_PROTOCOL, SIMPLE_MIX, Traffic
 
 PROCESS_MEMORY = 1024 * MIB
+# The last part of the attacks asks for runs that do not end, which have this time limit. Honest requests may take so
+# many milliseconds meanwhile, and the pool of such runs has so many threads at the most, which stay.
+ENDLESS_PART, RUN_SECONDS, LONGEST_WAIT, STARTED_THREADS = (
+    0.25,
+    10,
+    500,
+    2 * (os.cpu_count() or 1) + 2,
+)
 ALONE_SECONDS = 20
 # Requests per second of each honest client.
 RATE = 5
@@ -124,21 +133,28 @@ def mib(size: float) -> str:
 
 def attack(seconds: float) -> int:
     limit = 256 * MIB
-    server = Server("--max-request-memory", "256MiB", limits={resource.RLIMIT_DATA: PROCESS_MEMORY})
+    limits = {resource.RLIMIT_DATA: PROCESS_MEMORY}
+    arguments = ["--max-request-memory", "256MiB", "--request-timeout", f"{RUN_SECONDS}s"]
+    server = Server(*arguments, limits=limits, loops=True)
     print("memory of the process: 1 GiB by RLIMIT_DATA")
     idle = server.status("VmRSS")
     alone = measured(server, min(ALONE_SECONDS, seconds))
     attackers = Attackers(server.http, server.grpc, ATTACKS)
     sampler = Sampler(server, 0.5)
     sampler.start()
-    traffic = measured(server, seconds)
+    traffic = measured(server, seconds * (1 - ENDLESS_PART))
     results = attackers.stop()
+    threads = server.status("Threads") if server.alive() else 0
+    attackers = Attackers(server.http, server.grpc, ENDLESS)
+    beside_endless = measured(server, seconds * ENDLESS_PART)
+    results |= attackers.stop()
     sampler.stop()
     bounds = Bounds()
     print(f"attacks for {seconds:.0f} s:\n{table(results)}")
     alive = server.alive()
     bounds.row("the process lives", str(alive), "True", alive)
     honest_rows(bounds, traffic)
+    endless_rows(bounds, beside_endless, server, threads)
     ratio = traffic.percentile(0.99) / max(alone.percentile(0.99), 0.001)
     bounds.row("p50 alone / under attack, ms", both(alone, traffic, 0.5))
     bounds.row("p99 alone / under attack, ms", both(alone, traffic, 0.99), "5x", ratio <= SLOWER)
@@ -148,6 +164,24 @@ def attack(seconds: float) -> int:
         return 1
     memory_rows(bounds, server, sampler, limit)
     return end(server, bounds)
+
+
+def endless_rows(bounds: Bounds, traffic: Traffic, server: Server, threads: int) -> None:
+    """Beside runs that do not end. They compete for the cores, but no request waits for one of them."""
+    print("beside endless runs:")
+    honest_rows(bounds, traffic)
+    p99 = traffic.percentile(0.99)
+    bounds.row(
+        "p99 beside endless runs, ms", f"{p99:.1f}", f"{LONGEST_WAIT} ms", p99 <= LONGEST_WAIT
+    )
+    finish = time.monotonic() + 4 * RUN_SECONDS
+    while server.alive() and time.monotonic() < finish:
+        if server.status("Threads") <= threads + STARTED_THREADS:
+            break
+        time.sleep(0.2)
+    left = server.status("Threads") if server.alive() else 0
+    holds = left <= threads + STARTED_THREADS
+    bounds.row("threads before / after them", f"{threads} / {left}", f"+{STARTED_THREADS}", holds)
 
 
 def measured(server: Server, seconds: float) -> Traffic:
