@@ -38,6 +38,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 
 thread_local! {
     static PANICKED: Cell<bool> = const { Cell::new(false) };
+    static LAST_PANIC: Cell<String> = const { Cell::new(String::new()) };
 }
 
 /// Notes panics, also those that the server catches.
@@ -47,6 +48,7 @@ fn note_panics() {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             PANICKED.set(true);
+            LAST_PANIC.set(info.to_string());
             previous(info);
         }));
     });
@@ -64,15 +66,26 @@ fn replay(target: &Target) {
     let mut failures = Vec::new();
     for path in inputs {
         let input = fs::read(&path).expect("readable");
-        let started = Instant::now();
-        PANICKED.set(false);
-        let _ = panic::catch_unwind(|| target.check(&input));
-        let took = started.elapsed();
-        if PANICKED.get() || took > MAX_TIME {
-            failures.push(format!("{} ({took:?})", path.display()));
+        if let Some(failure) = failure_of(target, &input) {
+            failures.push(format!("{} {failure}", path.display()));
         }
     }
-    assert!(failures.is_empty(), "{}: {failures:#?}", target.name);
+    for input in fuzz::hostile::inputs(target.name) {
+        if let Some(failure) = failure_of(target, &input) {
+            let start = String::from_utf8_lossy(input.get(..160).unwrap_or(&input)).into_owned();
+            failures.push(format!("hostile input {start:?}: {failure}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}: {} failures, {failures:#?}", target.name, failures.len());
+}
+
+/// Why the target does not stand `input`.
+fn failure_of(target: &Target, input: &[u8]) -> Option<String> {
+    let started = Instant::now();
+    PANICKED.set(false);
+    let _ = panic::catch_unwind(|| target.check(input));
+    let took = started.elapsed();
+    (PANICKED.get() || took > MAX_TIME).then(|| format!("({took:?}) {}", LAST_PANIC.take()))
 }
 
 macro_rules! replay {

@@ -11,6 +11,7 @@ mod batch;
 mod codec;
 mod echo;
 mod files;
+pub mod hostile;
 mod http;
 mod memory;
 mod messages;
@@ -38,17 +39,17 @@ macro_rules! targets {
 use self::memory::MemoryLimit;
 
 /// Decoders whose result is a few times as large as their input.
-const SMALL: MemoryLimit = MemoryLimit { fixed: 4 << 20, per_byte: 64 };
+const SMALL: MemoryLimit = MemoryLimit { fixed: 4 << 20, per_byte: 64, reserves: false };
 
-/// Requests to a server, which holds models and metrics.
-const REQUEST: MemoryLimit = MemoryLimit { fixed: 64 << 20, per_byte: 256 };
+/// Requests to a server, which holds models and metrics. They reserve their memory before they take it.
+const REQUEST: MemoryLimit = MemoryLimit { fixed: 64 << 20, per_byte: 256, reserves: true };
 
 /// Readers of models, which may declare sizes that their file does not contain.
-const MODEL: MemoryLimit = MemoryLimit { fixed: 256 << 20, per_byte: 1024 };
+const MODEL: MemoryLimit = MemoryLimit { fixed: 256 << 20, per_byte: 1024, reserves: false };
 
 /// Spark's models, whose sparse vectors may have 2²⁵ coefficients: 256 MiB once they are dense, and a stage
 /// has three of them.
-const SPARK: MemoryLimit = MemoryLimit { fixed: 1 << 30, per_byte: 4096 };
+const SPARK: MemoryLimit = MemoryLimit { fixed: 1 << 30, per_byte: 4096, reserves: false };
 
 targets! {
     json = codec, SMALL;

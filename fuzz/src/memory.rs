@@ -4,6 +4,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use tensorserve_tensor::budget;
+
 /// The most memory that a target may take at once, by the length of its input.
 #[derive(Clone, Copy)]
 pub struct MemoryLimit {
@@ -11,6 +13,8 @@ pub struct MemoryLimit {
     pub fixed: usize,
     /// Bytes for each byte of the input.
     pub per_byte: usize,
+    /// Whether the target reserves its memory before it takes it, as requests do.
+    pub reserves: bool,
 }
 
 impl MemoryLimit {
@@ -29,6 +33,24 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    /// What was held when a request began, while one is watched.
+    static BEGAN: Cell<Option<isize>> = const { Cell::new(None) };
+    /// The most that it took beyond twice what it had reserved.
+    static EXCESS: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Compares what the request of this thread has allocated with what it holds of the server's memory.
+fn watch(held: isize) {
+    // The budget is not looked at while it is looked at.
+    if let Some(began) = BEGAN.take() {
+        let reserved =
+            budget::current().map_or(0, |request| request.held()).cast_signed().wrapping_mul(2);
+        let excess = held.wrapping_sub(began).wrapping_sub(reserved);
+        if excess > EXCESS.get() {
+            EXCESS.set(excess);
+        }
+        BEGAN.set(Some(began));
+    }
 }
 
 fn count(bytes: isize) {
@@ -37,6 +59,9 @@ fn count(bytes: isize) {
     HELD.set(held);
     if held > PEAK.get() {
         PEAK.set(held);
+    }
+    if bytes > 0 {
+        watch(held);
     }
 }
 
@@ -66,6 +91,24 @@ unsafe impl GlobalAlloc for CountingAllocator {
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
     }
+}
+
+/// The most bytes that this thread allocates at once while it calls `function`, beyond twice those that the
+/// request for which it works holds at that moment.
+pub fn excess_of(function: impl FnOnce()) -> usize {
+    EXCESS.set(0);
+    BEGAN.set(Some(HELD.get()));
+    function();
+    BEGAN.set(None);
+    usize::try_from(EXCESS.get()).unwrap_or(0)
+}
+
+/// Calls `function`, whose memory is not the request's: a check, or the start of a server.
+pub fn unwatched<T>(function: impl FnOnce() -> T) -> T {
+    let (began, before) = (BEGAN.take(), HELD.get());
+    let result = function();
+    BEGAN.set(began.map(|began| began.wrapping_add(HELD.get().wrapping_sub(before))));
+    result
 }
 
 /// The most bytes that this thread holds at once while it calls `function`, beyond what it held before.

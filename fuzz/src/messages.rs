@@ -24,7 +24,8 @@ use tensorserve_tensor::DType;
 use tensorserve_tensor::error::Code;
 
 use super::codec::strings;
-use super::server::{server, wait};
+use super::memory::unwatched;
+use super::server::{received_message, server, wait};
 use super::target::{selected, with_file};
 
 /// The most memory of the examples of a request.
@@ -82,7 +83,7 @@ pub fn infer_messages(message: &[u8]) {
     let call =
         engine.call(EntryPoint { protocol: "grpc", method: Method::Predict }, Instant::now());
     let Some(request) = decoded::<ModelInferRequest>(message) else { return };
-    let (id, regions) = (request.id.clone(), Arc::new(Regions::new(false)));
+    let (id, regions) = unwatched(|| (request.id.clone(), Arc::new(Regions::new(false))));
     match wait(open_inference::grpc::infer(engine, &regions, request, call)) {
         Ok(response) => assert!(id.is_empty() || response.id == id),
         Err(error) => assert!(error.code() != Code::Internal, "{error}"),
@@ -91,10 +92,12 @@ pub fn infer_messages(message: &[u8]) {
 
 /// A message that is read as the server reads it. Encoding and decoding keep it.
 fn decoded<T: BoundedRequest + PartialEq>(message: &[u8]) -> Option<T> {
-    let request: T = bounded::decode(Bytes::copy_from_slice(message)).ok()?;
-    let encoded = request.encode_to_vec();
-    let again = T::decode(encoded.as_slice()).expect("what was encoded");
-    assert_eq!(encoded, again.encode_to_vec());
+    let request: T = bounded::decode(received_message(message)).ok()?;
+    unwatched(|| {
+        let encoded = request.encode_to_vec();
+        let again = T::decode(encoded.as_slice()).expect("what was encoded");
+        assert_eq!(encoded, again.encode_to_vec());
+    });
     Some(request)
 }
 

@@ -17,9 +17,11 @@ use tensorserve_protocol::{
     Body, Headers, Host, Listeners, Protocol, Reply, RequestHead, RouteMatch, RouteTable,
     RoutedRequest, Routes,
 };
+use tensorserve_tensor::budget;
 use tokio::runtime::{Builder, Runtime};
 
 use super::echo::{self, Echo};
+use super::memory::unwatched;
 
 /// The largest body of a request in bytes.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
@@ -48,7 +50,7 @@ impl Headers for HeaderList {
 pub fn server(mode: usize) -> &'static FuzzServer {
     static SERVERS: [OnceLock<FuzzServer>; MODES] = [const { OnceLock::new() }; MODES];
     let mode = mode % MODES;
-    SERVERS[mode].get_or_init(|| FuzzServer::start(mode))
+    unwatched(|| SERVERS[mode].get_or_init(|| FuzzServer::start(mode)))
 }
 
 impl FuzzServer {
@@ -87,15 +89,29 @@ impl FuzzServer {
     pub fn post(&self, target: &str, headers: Vec<(String, String)>, body: &[u8]) -> Option<Reply> {
         let headers = HeaderList(headers);
         let head = RequestHead { method: "POST", target, headers: &headers };
-        self.answer(head, Body::Bytes(Bytes::copy_from_slice(body)))
+        self.answer(head, Body::Bytes(received(body)))
     }
+}
+
+/// A body that has arrived: the server has reserved its memory, and holds twice as much for what follows.
+pub fn received(bytes: &[u8]) -> Bytes {
+    if let Some(request) = budget::current() {
+        let _ = request.reserve(bytes.len()).and_then(|()| request.expect(2 * bytes.len()));
+    }
+    Bytes::copy_from_slice(bytes)
+}
+
+/// A message that has arrived, for which the server has reserved a buffer that may be twice as large.
+pub fn received_message(bytes: &[u8]) -> Bytes {
+    let _ = budget::reserve(2 * bytes.len());
+    Bytes::copy_from_slice(bytes)
 }
 
 /// Waits for a future of the server.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: Runtime =
-            Builder::new_current_thread().enable_all().build().expect("a runtime");
+            unwatched(|| Builder::new_current_thread().enable_all().build().expect("a runtime"));
     }
     RUNTIME.with(|runtime| runtime.block_on(future))
 }

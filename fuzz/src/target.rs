@@ -7,7 +7,7 @@ use memchr::memmem;
 use tempfile::TempDir;
 use tensorserve_tensor::budget::MemoryBudget;
 
-use super::memory::{MemoryLimit, peak_of};
+use super::memory::{MemoryLimit, excess_of, peak_of};
 
 /// The memory that decoders may reserve for a request.
 const REQUEST_BUDGET: usize = 32 << 20;
@@ -23,6 +23,9 @@ pub struct Target {
     pub memory: MemoryLimit,
 }
 
+/// What a request may take besides twice what it has reserved.
+const UNRESERVED: usize = 64 << 10;
+
 impl Target {
     /// Runs the target on `input`, within the budget of a request.
     ///
@@ -30,12 +33,17 @@ impl Target {
     /// If what must hold does not, or it took too much memory.
     pub fn check(&self, input: &[u8]) {
         let budget = MemoryBudget::new(REQUEST_BUDGET).request().expect("memory for one request");
-        let peak = peak_of(|| budget.enter(|| (self.run)(input)));
+        let mut excess = 0;
+        let peak = peak_of(|| excess = excess_of(|| budget.enter(|| (self.run)(input))));
         let most = self.memory.of(input.len());
         let (name, length) = (self.name, input.len());
         assert!(
             peak <= most,
             "{name} took {peak} bytes of memory for an input of {length}; at most {most} are allowed"
+        );
+        assert!(
+            !self.memory.reserves || excess <= UNRESERVED,
+            "{name} took {excess} bytes beyond twice those that it had reserved, for an input of {length}"
         );
     }
 }

@@ -15,6 +15,9 @@ use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Code;
 
+/// What a part takes besides its name and its content.
+const PART_OVERHEAD: usize = 320;
+
 /// The most parts of a form: more than any real form has.
 const MOST_PARTS: usize = 1024;
 
@@ -60,6 +63,7 @@ async fn collect(mut parts: Multipart, budget: &RequestBudget) -> Result<Multipa
             return Err(bad(&format!("it has more than {MOST_PARTS} parts")));
         }
         let name = part.name().unwrap_or_default().to_owned();
+        budget.reserve(name.len().saturating_add(PART_OVERHEAD))?;
         let mut content = BytesMut::new();
         while let Some(chunk) = part.next().await {
             let chunk = chunk.map_err(|e| broken(&e, number))?;

@@ -275,6 +275,10 @@ fn typed(value: &Node<'_>, known: &str) -> String {
 }
 
 fn column_names(names: &[Node<'_>]) -> Result<Vec<ColumnName>, String> {
+    let bytes = names.iter().filter_map(Node::text).map(<[u8]>::len).sum::<usize>();
+    // The name itself, in maps of names, and in the text of an error.
+    let bytes = bytes.saturating_mul(3).saturating_add(names.len().saturating_mul(COLUMN_BYTES));
+    budget::reserve(bytes).map_err(|error| error.to_string())?;
     names.iter().enumerate().map(|(place, node)| column_name(place, node)).collect()
 }
 
