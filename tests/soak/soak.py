@@ -29,6 +29,7 @@ import overload
 import rows
 from attacks import ATTACKS, DISTURBANCES, Attackers, table
 from endless import ENDLESS
+from memory import MEMORY_ATTACKS
 from messages import MIB
 from server import ROOT, Sampler, Server
 from traffic import EVERY_PROTOCOL, SIMPLE_MIX, Traffic
@@ -139,7 +140,7 @@ def attack(seconds: float) -> int:
     print("memory of the process: 1 GiB by RLIMIT_DATA")
     idle = server.status("VmRSS")
     alone = measured(server, min(ALONE_SECONDS, seconds))
-    attackers = Attackers(server.http, server.grpc, ATTACKS)
+    attackers = Attackers(server.http, server.grpc, {**ATTACKS, **MEMORY_ATTACKS})
     sampler = Sampler(server, 0.5)
     sampler.start()
     traffic = measured(server, seconds * (1 - ENDLESS_PART))
