@@ -4,11 +4,13 @@ use std::io::{self, Write};
 
 use env_logger::Target;
 use env_logger::fmt::Formatter;
+use env_logger::fmt::style::AnsiColor;
 use log::Record;
 use log::kv::{self, Key, Value, VisitSource};
 use serde_json::json;
 
 use super::native_log;
+use super::printable::printable;
 use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_server::ACCESS_LOG;
@@ -39,6 +41,7 @@ pub(super) fn start(settings: &Settings, environment: &Environment, libraries: L
     let filter = format!("{OF_LIBRARIES},{ACCESS_LOG}=info,{}", level.unwrap_or("info"));
     let mut builder = env_logger::Builder::new();
     builder.parse_filters(&filter);
+    builder.format(write_text);
     if settings.server.log_format.as_deref() == Some(JSON) {
         builder.format(write_json);
         // The log itself goes past the redirection.
@@ -50,6 +53,20 @@ pub(super) fn start(settings: &Settings, environment: &Environment, libraries: L
     }
     // A second start in one process (tests) keeps the first log.
     let _ = builder.try_init();
+}
+
+/// Writes a line for people: time, level and target in brackets, and the message. Further lines of a message are
+/// indented, so that no message can look like two.
+fn write_text(formatter: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
+    let bracket = AnsiColor::BrightBlack.on_default();
+    let level = formatter.default_level_style(record.level());
+    let time = formatter.timestamp();
+    write!(formatter, "{bracket}[{bracket:#}{time} {level}{:<5}{level:#} ", record.level())?;
+    writeln!(formatter, "{}{bracket}]{bracket:#} {}", record.target(), message_text(record))
+}
+
+fn message_text(record: &Record<'_>) -> String {
+    printable(&record.args().to_string()).replace('\n', "\n    ")
 }
 
 /// Writes a line: an object with `time`, `level`, `target`, `message`, and the keys of the event.
@@ -95,6 +112,15 @@ impl<'kvs> VisitSource<'kvs> for JsonLine {
 mod tests {
     use super::*;
     use log::kv::Source;
+
+    #[test]
+    fn no_message_can_look_like_another_line() {
+        let forged = "model \"a\u{1b}[2K\r\"\n[2026-11-25T00:00:00Z INFO  tensorserve] ready";
+        let args = format_args!("{forged}");
+        let text = message_text(&Record::builder().args(args).build());
+        let safe = "model \"a\\u{1b}[2K\\r\"\n    [2026-11-25T00:00:00Z INFO  tensorserve] ready";
+        assert_eq!(text, safe);
+    }
 
     #[test]
     fn a_line_is_an_object_in_the_order_of_its_keys() {

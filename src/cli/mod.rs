@@ -26,6 +26,7 @@ mod inspect;
 mod logging;
 mod model_server;
 mod native_log;
+mod printable;
 mod sagemaker;
 mod serve;
 mod simple;
@@ -35,6 +36,7 @@ mod transform;
 mod warmup;
 
 use self::container::ContainerCommand;
+use self::printable::printable;
 use self::sagemaker::docker;
 
 /// Inference server for machine-learning models
@@ -360,16 +362,16 @@ fn set_libraries(settings: &mut Settings, environment: &Environment) {
 
 /// Prints a line on stdout. A closed pipe is not an error.
 fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = writeln!(std::io::stdout(), "{}", printable(line));
 }
 
 /// Prints an error, with its causes, on stderr.
 fn print_error(error: &Error) {
     let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "error: {error}");
+    let _ = writeln!(stderr, "error: {}", printable(&error.to_string()));
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        let _ = writeln!(stderr, "  caused by: {error}");
+        let _ = writeln!(stderr, "  caused by: {}", printable(&error.to_string()));
         cause = error.source();
     }
 }

@@ -250,6 +250,7 @@ fn wait_for_stop(with_stdin: bool) -> Result<()> {
         .block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
+            tokio::spawn(note_hangups(signal(SignalKind::hangup())?));
             tokio::select! {
                 name = either(&mut terminate, &mut interrupt) => {
                     log::info!("{name}: shutting down; send it again to exit immediately");
@@ -265,6 +266,14 @@ fn wait_for_stop(with_stdin: bool) -> Result<()> {
     };
     let _ = thread::Builder::new().name("signals".to_owned()).spawn(second);
     Ok(())
+}
+
+/// Logs each SIGHUP, which does not end the server: neither when its terminal is closed, nor when an operator expects
+/// it to read its settings again.
+async fn note_hangups(mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        log::warn!("SIGHUP: the server goes on with its settings; restart it to change them");
+    }
 }
 
 /// Waits for SIGTERM or SIGINT.

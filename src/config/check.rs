@@ -24,7 +24,7 @@ use super::{
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
-use tensorserve_core::config::{OpPolicy, is_model_name, model_path};
+use tensorserve_core::config::{LONGEST_TURN, OpPolicy, is_model_name, model_path};
 use tensorserve_tensor::error::Result;
 
 impl Config {
@@ -242,6 +242,7 @@ impl Check {
             poll_interval: Some(span(server.poll_interval, Duration::from_secs(1)))
                 .filter(|interval| !interval.is_zero()),
             load_threads: self.at_least_one("load_threads", server.load_threads, 2),
+            longest_turn: LONGEST_TURN,
             memory_limit: self.memory_amount("memory_limit", server.memory_limit),
             max_load_retries: server.max_load_retries.unwrap_or(5),
             load_retry_interval: span(server.load_retry_interval, Duration::from_secs(5)),

@@ -63,6 +63,7 @@ mod memory_attacks;
 #[cfg(all(feature = "onnx", feature = "xgboost", feature = "sklearn", feature = "spark"))]
 mod missing_values;
 mod mlflow;
+mod model_files;
 mod model_server;
 mod model_server_models;
 mod npy;

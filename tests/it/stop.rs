@@ -69,6 +69,18 @@ fn a_stop_under_load_loses_no_request() {
     println!("{ROUNDS} stops, ended at most {longest:?} after the last refusal");
 }
 
+#[test]
+fn a_hangup_does_not_end_the_server() {
+    let mut process = Process::serve(&project("models/half_plus_two"), &[]);
+    for _ in 0..200 {
+        process.signal("HUP");
+    }
+    let answer = post(process.address, PATH, r#"{"instances":[1.0,2.0,5.0]}"#);
+    assert_eq!(answer.json()["predictions"], serde_json::json!([2.5, 3.0, 4.5]));
+    process.signal("TERM");
+    assert!(process.wait().success());
+}
+
 /// Makes calls on one connection after another, until the server refuses connections.
 fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
     loop {

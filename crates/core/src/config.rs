@@ -40,6 +40,7 @@ impl Default for EngineConfig {
                 common: ModelConfig::default(),
                 poll_interval: None,
                 load_threads: 2,
+                longest_turn: LONGEST_TURN,
                 memory_limit: None,
                 max_load_retries: 5,
                 load_retry_interval: Duration::from_secs(5),
@@ -56,6 +57,9 @@ impl Default for EngineConfig {
     }
 }
 
+/// How long a load keeps others waiting: one that takes longer may hang.
+pub const LONGEST_TURN: Duration = Duration::from_secs(120);
+
 /// The models to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepositoryConfig {
@@ -67,6 +71,8 @@ pub struct RepositoryConfig {
     pub poll_interval: Option<Duration>,
     /// Maximum number of concurrent loads and unloads.
     pub load_threads: usize,
+    /// A load or unload that takes longer does not count against `load_threads` any more.
+    pub longest_turn: Duration,
     /// Memory limit for all models in bytes, by estimate; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Number of retries after a failed load; a change of its files restarts the count.

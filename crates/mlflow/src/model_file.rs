@@ -59,7 +59,7 @@ impl MlflowModel {
     /// without a flavor that can be served.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
-        let bytes = files::read(&path, MAX_FILE_BYTES)?;
+        let bytes = files::read_within(folder, &path, MAX_FILE_BYTES)?;
         MlflowModel::parse(&bytes).map_err(|error| error.context(path.display()))
     }
 

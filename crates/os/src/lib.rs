@@ -1,6 +1,6 @@
 //! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
-//! run in between (`reads`), forked processes ([`fork`]), memory sizes ([`machine`]), and shared memory
-//! ([`shared_memory`]).
+//! run in between (`reads`), files that others provide ([`files`]), forked processes ([`fork`]), memory
+//! sizes ([`machine`]), and shared memory ([`shared_memory`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -9,6 +9,7 @@
 
 mod cgroup;
 mod ffi;
+pub mod files;
 pub mod fork;
 pub mod machine;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]

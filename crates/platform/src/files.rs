@@ -5,11 +5,15 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Completeness;
+use tensorserve_os::files::{self, open_within};
 use tensorserve_tensor::error::{Code, Error, Result};
+
+pub use tensorserve_os::files::{open, read as read_open};
 
 /// A path that may be a model. All platforms inspect it, so a directory is listed only once for all
 /// of them.
@@ -118,29 +122,37 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
 /// If it cannot be read.
 pub fn head(file: &Path, count: usize) -> std::io::Result<Vec<u8>> {
     let mut head = vec![0; count];
-    let read = File::open(file)?.read_at(&mut head, 0)?;
+    let read = files::open(file)?.read_at(&mut head, 0)?;
     head.truncate(read);
     Ok(head)
 }
 
-/// The whole content of `file`.
+/// The whole content of `file`, which must be a regular one.
 ///
 /// # Errors
 /// If it cannot be read; [`Code::ResourceExhausted`] if it has more than `most` bytes.
 pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
-    let failed = |e: std::io::Error| {
-        Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e)
-    };
-    let open = File::open(file).map_err(failed)?;
-    let length = open.metadata().map_err(failed)?.len();
-    let Some(length) = usize::try_from(length).ok().filter(|_| length <= most) else {
-        let message = format!("{} has more than {most} bytes", file.display());
-        return Err(Error::new(Code::ResourceExhausted, message));
-    };
-    let mut bytes = vec![0; length];
-    // A positioned read: it is done in pieces, so that other threads can run in between.
-    open.read_exact_at(&mut bytes, 0).map_err(failed)?;
-    Ok(bytes)
+    content(file, files::open(file), most)
+}
+
+/// [`read`], of a file that is in `folder`, or in the model's if that is the folder of a version, also if it is a
+/// link: for what the server shows or acts on.
+///
+/// # Errors
+/// As [`read`]; [`Code::PermissionDenied`] if it is a link out of the model's folder.
+pub fn read_within(folder: &Path, file: &Path, most: u64) -> Result<Vec<u8>> {
+    content(file, open_within(folder, file), most)
+}
+
+fn content(file: &Path, opened: std::io::Result<File>, most: u64) -> Result<Vec<u8>> {
+    opened.and_then(|opened| files::read(&opened, most)).map_err(|e| {
+        let shown = file.display();
+        let (code, message) = match e.kind() == ErrorKind::FileTooLarge {
+            true => (Code::ResourceExhausted, format!("{shown} has more than {most} bytes")),
+            false => (Code::of_io(&e), format!("{shown}: {e}")),
+        };
+        Error::new(code, message).with_source(e)
+    })
 }
 
 fn ends_with(path: &Path, endings: &[&str]) -> bool {

@@ -1,11 +1,12 @@
 //! Reads `tensorserve.toml` beside a model. Every error names the line.
 
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use tensorserve_os::files::{self, open_within};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::names::nearest;
 
@@ -24,13 +25,19 @@ const MAX_COUNT: i64 = (1 << 31) - 1;
 pub(super) fn find(path: &Path) -> Option<PathBuf> {
     let folder = if path.is_dir() { path } else { path.parent()? };
     let own = folder.join(FILE_NAME);
-    if own.is_file() {
+    if is_there(&own) {
         return Some(own);
     }
     let name = folder.file_name()?.to_str()?;
     let is_version = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
     let of_model = folder.parent()?.join(FILE_NAME);
-    (is_version && of_model.is_file()).then_some(of_model)
+    (is_version && is_there(&of_model)).then_some(of_model)
+}
+
+/// Whether there is something of this name, also if it cannot be read: a model is not served without the steps that
+/// were meant for it.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
 /// The parsed file.
@@ -102,7 +109,7 @@ impl StepsFile {
     /// If it cannot be read, is not valid TOML, or has other keys than `preprocess`, `postprocess`
     /// and `signature`, with the line.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let text = read_text(path)?;
+        let text = read_text(path.parent().unwrap_or(Path::new("")), path)?;
         let at = |offset: usize| Location::new(path, &text, offset);
         let table = DeTable::parse(&text).map_err(|e| {
             let start = e.span().map_or(0, |span| span.start);
@@ -329,7 +336,7 @@ impl StepTable {
             )));
         }
         let folder = self.location.path.parent().unwrap_or(Path::new(""));
-        let text = read_text(&folder.join(relative)).map_err(|error| {
+        let text = read_text(folder, &folder.join(relative)).map_err(|error| {
             let code = error.code();
             let message = self.error(format_args!("{key}: {error}")).message().to_owned();
             Error::new(code, message).with_source(error)
@@ -417,19 +424,16 @@ impl TomlValue {
     }
 }
 
-/// Reads a UTF-8 file of at most [`MAX_FILE_SIZE`].
-fn read_text(path: &Path) -> Result<String> {
-    let unreadable = |e: std::io::Error| {
-        let message = format!("{} cannot be read: {e}", path.display());
-        Error::new(Code::of_io(&e), message).with_source(e)
-    };
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > MAX_FILE_SIZE {
-        let (path, limit) = (path.display(), MAX_FILE_SIZE >> 20);
-        let message = format!("{path} has {size} bytes; at most {limit} MiB are allowed");
-        return Err(Error::invalid(message));
-    }
-    let bytes = fs::read(path).map_err(unreadable)?;
+/// Reads a UTF-8 file of at most [`MAX_FILE_SIZE`], in `folder` or, if that is a version's, in its model's.
+fn read_text(folder: &Path, path: &Path) -> Result<String> {
+    let read = open_within(folder, path).and_then(|file| files::read(&file, MAX_FILE_SIZE));
+    let bytes = read.map_err(|e| {
+        let path = path.display();
+        if e.kind() == ErrorKind::FileTooLarge {
+            return Error::invalid(format!("{path}: {e}")).with_source(e);
+        }
+        Error::new(Code::of_io(&e), format!("{path} cannot be read: {e}")).with_source(e)
+    })?;
     String::from_utf8(bytes).map_err(|e| {
         Error::invalid(format!("{} is not valid UTF-8", path.display())).with_source(e)
     })
@@ -438,6 +442,7 @@ fn read_text(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn read(text: &str) -> Result<StepsFile> {
         let folder = tempfile::tempdir().expect("a directory");

@@ -17,6 +17,7 @@ use crate::config::StoreConfig;
 use crate::connect::{Backend, connect};
 use crate::errors::{Failure, describe};
 use crate::location::{Location, StoreKind};
+use crate::redirects::RedirectRules;
 use crate::transport::{self, with_remarks};
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -83,7 +84,8 @@ impl Client {
             return Ok(Client { location, access, has_credentials: found.has_credentials, region });
         };
         let is_plain = url.starts_with("http://");
-        if is_plain && !config.allow_http && !is_loopback(location.bucket()) {
+        let rules = RedirectRules::of(&url, config.allow_http);
+        if is_plain && !config.allow_http && !rules.is_this_machine() {
             return Err(Error::invalid(format!(
                 "{location}: a model must come over https:// from other machines; set \
                  store_allow_http to trust the network"
@@ -95,7 +97,7 @@ impl Client {
                  with; install ca-certificates, or set SSL_CERT_FILE"
             )));
         }
-        let web = transport::client(true, is_plain || config.allow_http)?;
+        let web = transport::web_client(&rules)?;
         Ok(Client { location, access: Access::Web(web, url), has_credentials: true, region: None })
     }
 
@@ -306,7 +308,8 @@ impl Client {
         } else if error.is_connect() {
             "cannot be reached"
         } else if error.is_redirect() {
-            "redirects to a URL that is not followed: too many redirects, or one without TLS"
+            "redirects to a URL that is not followed: too many redirects, one without TLS, or one \
+             to a link-local address or to this machine"
         } else {
             "does not respond with valid HTTP"
         };
@@ -325,26 +328,54 @@ fn validator(headers: &HeaderMap) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }
 
-/// Whether `host`, which may have a port, is this machine.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
-    #[test]
-    fn loopback_hosts() {
-        let here =
-            ["localhost", "localhost:80", "127.0.0.1:9000", "127.8.8.8", "[::1]:80", "[::1]"];
-        assert!(here.into_iter().all(is_loopback));
-        let there = ["example.com", "localhost.example.com:80", "10.0.0.1", "[2001:db8::1]:80"];
-        assert!(!there.into_iter().any(is_loopback));
+    /// A web server that answers every request with a redirect to `target`.
+    fn redirecting(target: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
+                lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+                let head = format!(
+                    "HTTP/1.1 302 Found\r\nLocation: {target}\r\nConnection: close\r\n\r\n"
+                );
+                let _ = stream.write_all(head.as_bytes());
+            }
+        });
+        format!("http://{address}/model.tar.gz")
+    }
+
+    #[tokio::test]
+    async fn a_store_of_this_machine_redirects_neither_to_link_local_addresses_nor_without_tls() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let config = crate::testing::config(folder.path(), BTreeMap::new());
+        for target in [
+            "http://169.254.169.254/latest/meta-data/",
+            "http://mirror.example/m",
+            "https://[fe80::1]/",
+        ] {
+            let location = Location::parse(&redirecting(target)).expect("a location");
+            let client = Client::new(&location, &config, None).expect("a client");
+            let start = Instant::now();
+            let Err(Failure { error, .. }) = client.list().await else {
+                panic!("{target} was followed")
+            };
+            assert!(
+                error.message().contains("redirects to a URL that is not followed"),
+                "{target}: {error}"
+            );
+            // Nothing was connected to.
+            assert!(start.elapsed() < Duration::from_secs(4), "{target}: {:?}", start.elapsed());
+        }
     }
 }

@@ -22,6 +22,7 @@ mod location;
 mod mirror;
 pub mod objects;
 mod profile;
+mod redirects;
 mod source;
 #[cfg(test)]
 mod testing;

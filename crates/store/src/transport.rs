@@ -13,6 +13,7 @@ use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use rustls::RootCertStore;
 
+use crate::redirects::RedirectRules;
 use tensorserve_tensor::error::{Error, Result};
 
 /// Time limit for a connection.
@@ -24,9 +25,6 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a store may take for the response to a request that writes. The time to send the content
 /// counts, and a store that joins the parts of a large object takes minutes.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Redirects of a web server that are followed.
-const MAX_REDIRECTS: usize = 5;
 
 tokio::task_local! {
     /// What the responses to the requests of this task have said.
@@ -95,36 +93,27 @@ fn md5_of<'h>(text: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair.ok()?, 16).ok()).collect()
 }
 
-/// An HTTP client. `redirects` follows those of a web server, to `https` only unless
-/// `plain_redirects` is set.
-pub(crate) fn client(redirects: bool, plain_redirects: bool) -> Result<reqwest::Client> {
-    let policy = match redirects {
-        false => Policy::none(),
-        true => Policy::custom(move |attempt| {
-            if attempt.previous().len() > MAX_REDIRECTS {
-                return attempt.error("too many redirects");
-            }
-            match attempt.url().scheme() == "https" || plain_redirects {
-                true => attempt.follow(),
-                false => attempt.error("a redirect to a URL without TLS"),
-            }
-        }),
-    };
-    build(policy, STALL_TIMEOUT)
+/// An HTTP client for the files of a web server, which follows redirects by these rules.
+pub(crate) fn web_client(rules: &RedirectRules) -> Result<reqwest::Client> {
+    let builder = builder(rules.policy(), STALL_TIMEOUT)?;
+    builder.dns_resolver(Arc::new(rules.clone())).build().map_err(failed)
+}
+
+fn failed(error: reqwest::Error) -> Error {
+    Error::internal("the HTTP client of the stores could not be created").with_source(error)
 }
 
 fn build(policy: Policy, stall_timeout: Duration) -> Result<reqwest::Client> {
-    let failed = |e: reqwest::Error| {
-        Error::internal("the HTTP client of the stores could not be created").with_source(e)
-    };
-    reqwest::Client::builder()
+    builder(policy, stall_timeout)?.build().map_err(failed)
+}
+
+fn builder(policy: Policy, stall_timeout: Duration) -> Result<reqwest::ClientBuilder> {
+    Ok(reqwest::Client::builder()
         .tls_backend_preconfigured(tls()?)
         .redirect(policy)
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(stall_timeout)
-        .user_agent(concat!("tensorserve/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(failed)
+        .user_agent(concat!("tensorserve/", env!("CARGO_PKG_VERSION"))))
 }
 
 /// TLS with ring and the system's certificates, or those that `SSL_CERT_FILE` names.
@@ -153,7 +142,7 @@ pub(crate) struct Transport {
 
 impl Transport {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Transport { reads: client(false, true)?, writes: OnceLock::new() })
+        Ok(Transport { reads: build(Policy::none(), STALL_TIMEOUT)?, writes: OnceLock::new() })
     }
 
     fn client_of(&self, method: &Method) -> &reqwest::Client {

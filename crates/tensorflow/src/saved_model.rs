@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use prost::Message;
 use super::bundle;
 use super::graph::{Graph, OpRegistry, are_bounded, are_repeatable, need_exact_shapes};
 use super::rows;
-use tensorserve_platform::{Completeness, LoadOptions, names_version};
+use tensorserve_platform::{Completeness, LoadOptions, files, names_version};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
 use tensorserve_proto::tensorflow::{MetaGraphDef, SavedModel, SignatureDef, TensorInfo};
@@ -80,15 +81,16 @@ pub(super) fn is_text(folder: &Path) -> bool {
 /// Reads the graph that has exactly the tags `tags`.
 pub(super) fn read(folder: &Path, tags: &[String]) -> Result<MetaGraphDef> {
     let file = folder.join(FILE);
-    let size = fs::metadata(&file).map_err(|e| read_error(FILE, &e))?.len();
-    if size > MAX_FILE_SIZE {
-        return Err(data_loss(format!("{FILE} has {size} bytes, more than protobuf allows")));
-    }
-    let bytes = Bytes::from(fs::read(&file).map_err(|e| read_error(FILE, &e))?);
+    let bytes = Bytes::from(read_file(&file).map_err(|e| read_error(FILE, &e))?);
     if bytes.is_empty() {
         return Err(data_loss(format!("{FILE} is empty")));
     }
     select_graph(decode(bytes)?, tags)
+}
+
+/// The content of a file, which has at most as many bytes as protobuf allows.
+fn read_file(file: &Path) -> std::io::Result<Vec<u8>> {
+    files::read_open(&files::open(file)?, MAX_FILE_SIZE)
 }
 
 /// Decodes the main file. The decoder refuses messages that are nested deeper than 100 levels.
@@ -134,7 +136,7 @@ pub(super) fn check(folder: &Path) -> Completeness {
             false => Completeness::Complete,
         };
     }
-    let bytes = match fs::read(folder.join(FILE)) {
+    let bytes = match read_file(&folder.join(FILE)) {
         Ok(bytes) => Bytes::from(bytes),
         Err(e) => return Completeness::Broken(read_error(FILE, &e)),
     };
@@ -170,7 +172,7 @@ fn check_variables(folder: &Path) -> Completeness {
     if folder.join("variables/variables").is_file() {
         return Completeness::Complete;
     }
-    let Ok(index) = fs::read(folder.join(INDEX)) else {
+    let Ok(index) = read_file(&folder.join(INDEX)) else {
         return Completeness::Missing(INDEX.to_owned());
     };
     let Some(sizes) = bundle::shard_sizes(&index) else {
@@ -329,5 +331,8 @@ fn data_loss(message: String) -> Error {
 }
 
 fn read_error(name: &str, error: &std::io::Error) -> Error {
+    if error.kind() == ErrorKind::FileTooLarge {
+        return data_loss(format!("{name} has more bytes than protobuf allows"));
+    }
     Error::new(Code::of_io(error), format!("{name} cannot be read: {error}"))
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use tensorserve_codec::zip::ZipArchive;
+use tensorserve_platform::files;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 pub(crate) use tensorserve_codec::zip::MAGIC;
@@ -27,7 +28,7 @@ impl Archive {
     /// # Errors
     /// If the file cannot be read or is damaged, or a name in it leads out of a directory.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path)
+        let file = files::open(path)
             .map_err(|e| Error::new(Code::of_io(&e), e.to_string()).with_source(e))?;
         let zip = ZipArchive::open(file)?;
         zip.names().try_for_each(check_name)?;

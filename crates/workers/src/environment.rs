@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::config::WorkersConfig;
 use crate::leave_directory;
+use tensorserve_os::files::open_within;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The lines of pip's output that an error quotes.
@@ -23,9 +24,10 @@ const MAX_LINE_BYTES: u64 = 2000;
 /// With the last lines of pip's output, if the installation fails.
 pub(super) fn python(config: &WorkersConfig, code: &Path) -> Result<PathBuf> {
     let requirements = code.join("requirements.txt");
-    if !requirements.is_file() {
+    if requirements.symlink_metadata().is_err() {
         return Ok(config.python.clone());
     }
+    check_file(code, &requirements)?;
     if code.join("lib").is_dir() {
         let file = requirements.display();
         log::warn!("{file} is not installed: the directory lib next to it is used instead");
@@ -33,6 +35,22 @@ pub(super) fn python(config: &WorkersConfig, code: &Path) -> Result<PathBuf> {
     }
     log::info!("{}: installing missing packages", requirements.display());
     install(config, &requirements).map_err(|e| e.context(requirements.display()))
+}
+
+/// Checks that a file of `code` is a regular one of the model's folder, which has its code in `code/`.
+///
+/// # Errors
+/// If it does not exist, or is something else.
+pub(super) fn check_file(code: &Path, file: &Path) -> Result<()> {
+    let folder = if code.ends_with("code") { code.parent() } else { None };
+    let opened = open_within(folder.unwrap_or(code), file);
+    opened.map(drop).map_err(|e| {
+        let why = match e.kind() == io::ErrorKind::NotFound {
+            true => "file not found".to_owned(),
+            false => e.to_string(),
+        };
+        Error::new(Code::of_io(&e), why).with_source(e).context(file.display())
+    })
 }
 
 /// Creates the virtual environment, unless it exists, and returns its interpreter.

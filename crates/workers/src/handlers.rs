@@ -102,9 +102,7 @@ impl Handlers {
             Error::precondition("the name of the directory is not valid UTF-8")
                 .context(code.display())
         })?;
-        if !code.join("inference.py").is_file() {
-            return Err(context(Error::not_found("file not found")));
-        }
+        environment::check_file(code, &code.join("inference.py"))?;
         let python = environment::python(workers.config(), code).map_err(context)?;
         let start = Instant::now();
         let modules = [("tensorserve_handlers", include_str!("../../../python/handlers.py"))];

@@ -61,9 +61,18 @@ impl Place {
         configure: impl FnOnce(&mut Settings, &Path),
         adjust: impl FnOnce(&mut Config),
     ) -> Self {
-        let place = Place::adjusted(folder_of(models), configure, adjust);
+        let place = Place::adjusted_with(models, configure, adjust);
         place.server.wait_until_started();
         place
+    }
+
+    /// Like [`Place::configured`], without waiting.
+    pub fn adjusted_with(
+        models: &[(&str, Model)],
+        configure: impl FnOnce(&mut Settings, &Path),
+        adjust: impl FnOnce(&mut Config),
+    ) -> Self {
+        Place::adjusted(folder_of(models), configure, adjust)
     }
 
     fn in_folder(root: TempDir, configure: impl FnOnce(&mut Settings, &Path)) -> Self {

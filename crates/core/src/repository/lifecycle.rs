@@ -203,7 +203,7 @@ impl LifecycleManager {
         }
     }
 
-    fn limits(&self) -> PlanLimits {
+    fn limits(&mut self) -> PlanLimits {
         PlanLimits {
             now: Instant::now(),
             has_free_thread: self.threads.has_free(),
@@ -264,7 +264,7 @@ impl LifecycleManager {
 
     /// A load has ended, after this time.
     fn load_ended(&mut self, key: &VersionKey, outcome: Result<Arc<Servable>>, time: Duration) {
-        self.threads.ended();
+        self.threads.ended(key);
         let (name, number) = (&key.model, key.version);
         let servable = match outcome {
             Ok(servable) => servable,
@@ -308,7 +308,7 @@ impl LifecycleManager {
 
     /// The memory of a version is released.
     fn unload_ended(&mut self, key: &VersionKey) {
-        self.threads.ended();
+        self.threads.ended(key);
         self.memory_released(key);
         if let Some(version) = self.version(key) {
             version.set_state(VersionState::Unloaded);

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::policy;
-use crate::config::{ModelConfig, SourceConfig, VersionPolicy};
-use tensorserve_platform::{Place, Platforms, names_version};
+use crate::config::{ModelConfig, SourceConfig, VersionPolicy, is_model_name};
+use tensorserve_os::files::endless_kind;
+use tensorserve_platform::{Completeness, Place, Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A model that a source holds.
@@ -150,8 +151,10 @@ impl Discovery {
     }
 
     fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
-        if name.contains([':', '/']) {
-            let note = format!("model {name:?} is ignored: a model name cannot contain : or /");
+        if !is_model_name(&name) || name.contains(char::is_control) {
+            let note = format!(
+                "model {name:?} is ignored: a model name cannot contain :, / or control characters"
+            );
             self.notes.insert(note);
             return;
         }
@@ -280,6 +283,40 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
     inside(folder).into_iter().filter(begins).collect()
 }
 
+/// Whether the version in `folder` can be loaded; `None` if no platform recognises it. `named` is the platform that
+/// its settings name.
+pub(super) fn check(
+    folder: &Path,
+    platforms: &Platforms,
+    named: Option<&str>,
+) -> Option<Completeness> {
+    let platform = platforms.of_version(folder, named)?;
+    if let Some(found) = find_endless(files_of(folder), 0) {
+        return Some(Completeness::Broken(Error::invalid(found)));
+    }
+    Some(platform.check(folder))
+}
+
+/// What is wrong with the first of these paths, or below them, that a runtime could wait for without end.
+fn find_endless(paths: Vec<PathBuf>, depth: usize) -> Option<String> {
+    for path in paths {
+        let Ok(meta) = fs::metadata(&path) else {
+            continue;
+        };
+        if let Some(kind) = endless_kind(&meta) {
+            let path = path.display();
+            return Some(format!("{path} is {kind}; the files of a model must be regular files"));
+        }
+        if meta.is_dir()
+            && depth < DEEPEST
+            && let Some(found) = find_endless(inside(&path), depth + 1)
+        {
+            return Some(found);
+        }
+    }
+    None
+}
+
 /// The entries of a directory, in byte order; none if it cannot be read.
 fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -324,9 +361,7 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use std::sync::Arc;
-    use tensorserve_platform::{
-        Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
-    };
+    use tensorserve_platform::{Inspection, LoadOptions, Loaded, Place as Path, Platform};
 
     /// A platform whose models are the directories with a `saved_model.pb`, and files `*.flat`.
     struct ByFile;

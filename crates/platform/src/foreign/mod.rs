@@ -5,7 +5,7 @@
 //! they are found, named and reported like others, and it refuses to load them.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -169,7 +169,7 @@ const TASKS: [(&str, &str); 9] = [
 
 /// The last bytes of a file.
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    let file = files::open(path)?;
     let length = file.metadata()?.len();
     let mut tail = vec![0; usize::try_from(length.min(TAIL)).unwrap_or(0)];
     file.read_exact_at(&mut tail, length.saturating_sub(TAIL))?;

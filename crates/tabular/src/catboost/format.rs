@@ -1,7 +1,5 @@
 //! Finds the file of a model, and reads it: `.cbm` or JSON.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::model::CatboostModel;
@@ -19,7 +17,7 @@ pub(super) const CATBOOST_ENDINGS: [&str; 3] = [".cbm", ".cb", ".catboost"];
 const SHARED_ENDINGS: [&str; 3] = [".json", ".bin", ".model"];
 
 /// How many bytes at the start of a file are searched.
-const SNIFFED_BYTES: u64 = 64;
+const SNIFFED_BYTES: usize = 64;
 
 /// A folder with more files of [`SHARED_ENDINGS`] than this is not searched further.
 const MAX_SNIFFED_FILES: usize = 16;
@@ -54,9 +52,8 @@ pub(super) fn find_by_content(place: &Place) -> Vec<PathBuf> {
 }
 
 fn looks_like_model(file: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(SNIFFED_BYTES).read_to_end(&mut start));
-    read.is_ok() && (start.starts_with(cbm::MAGIC) || json::is_model(&start))
+    let start = files::head(file, SNIFFED_BYTES);
+    start.is_ok_and(|start| start.starts_with(cbm::MAGIC) || json::is_model(&start))
 }
 
 /// Reads the model at `path`; also returns the size of its file in bytes.

@@ -10,7 +10,6 @@
 //! * [`executable`] converts between tensors and rows; this file is the [`Platform`].
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -145,7 +144,7 @@ fn find(path: &Path) -> Result<PathBuf> {
 /// Whether a file is an archive whose directory, at its end, names `model.ini`.
 fn looks_like_mojo(path: &Path) -> bool {
     let sniffed = || -> std::io::Result<bool> {
-        let file = File::open(path)?;
+        let file = model_files::open(path)?;
         let length = file.metadata()?.len();
         let mut start = [0; ARCHIVE_START.len()];
         file.read_exact_at(&mut start, 0)?;

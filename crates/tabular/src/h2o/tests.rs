@@ -1,6 +1,7 @@
 //! Models and predictions of `tests/data/platforms/h2o/make_h2o.py`: written with H2O 3.46.0.6, and
 //! scored by its own `PredictCsv`.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 

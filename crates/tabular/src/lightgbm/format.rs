@@ -1,7 +1,5 @@
 //! Finds the file of a model, and reads it: text, JSON or a pickle.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::model::LightgbmModel;
@@ -17,7 +15,7 @@ pub(super) const LIGHTGBM_ENDINGS: [&str; 2] = [".lgb", ".lightgbm"];
 const SHARED_ENDINGS: [&str; 6] = [".txt", ".model", ".json", ".pkl", ".pickle", ".joblib"];
 
 /// How many bytes at the start of a file are searched.
-const SNIFFED_BYTES: u64 = 512;
+const SNIFFED_BYTES: usize = 512;
 
 /// A folder with more files of [`SHARED_ENDINGS`] than this is not searched further.
 const MAX_SNIFFED_FILES: usize = 16;
@@ -71,11 +69,9 @@ pub(super) fn find_by_content(place: &Place) -> Vec<PathBuf> {
 }
 
 fn looks_like_model(file: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(SNIFFED_BYTES).read_to_end(&mut start));
-    if read.is_err() {
+    let Ok(start) = files::head(file, SNIFFED_BYTES) else {
         return false;
-    }
+    };
     let class = start.get(..CLASS_BYTES).unwrap_or(&start);
     text::is_model(without_mark(&start))
         || json::is_model(&start)

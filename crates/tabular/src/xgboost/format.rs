@@ -1,7 +1,5 @@
 //! Finds the file of a model, and reads it: a pickle, or one of the library's own formats.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::encoding::{MAX_FILE_BYTES, XgboostFormat, read_bytes};
@@ -22,7 +20,7 @@ const PICKLE_ENDINGS: [&str; 3] = [".pkl", ".pickle", ".joblib"];
 
 /// How many bytes at the start of a file are searched for the name of a JSON document's first
 /// member, or the objective of a binary file.
-const SNIFFED_BYTES: u64 = 512;
+const SNIFFED_BYTES: usize = 512;
 
 /// A folder with more files of [`SHARED_ENDINGS`] than this is not searched further.
 const MAX_SNIFFED_FILES: usize = 16;
@@ -67,11 +65,9 @@ pub(super) fn find_by_content(place: &Place) -> Vec<PathBuf> {
 }
 
 fn looks_like_model(file: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(SNIFFED_BYTES).read_to_end(&mut start));
-    if read.is_err() {
+    let Ok(start) = files::head(file, SNIFFED_BYTES) else {
         return false;
-    }
+    };
     match XgboostFormat::detect(&start) {
         Some(XgboostFormat::Json) => memchr::memmem::find(&start, b"learner\"").is_some(),
         Some(XgboostFormat::Ubjson) => memchr::memmem::find(&start, b"learner").is_some(),

@@ -14,7 +14,7 @@ use super::plan::LoadOutcome;
 use super::waiters::ReadyWaiter;
 use crate::config::SourceConfig;
 use crate::repository::VersionState;
-use crate::repository::source::{DiscoveredModel, Discovery, Fingerprint, no_response};
+use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint, no_response};
 use crate::repository::stores::Scanned;
 use crate::repository::version::{FileCheck, Version};
 use tensorserve_platform::{Completeness, Platforms};
@@ -110,13 +110,13 @@ fn discover_one(mut discovery: Discovery, source: &SourceConfig) -> Result<Disco
 /// request does not wait for them.
 fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<Fingerprint> {
     let path = folder.display();
-    let Some(platform) = platforms.of_version(folder, named) else {
+    let Some(completeness) = source::check(folder, platforms, named) else {
         let message = format!(
             "{path} contains no model file of a supported platform, such as saved_model.pb"
         );
         return Err(Error::not_found(message));
     };
-    match platform.check(folder) {
+    match completeness {
         Completeness::Complete => Ok(Fingerprint::of(folder)),
         Completeness::Missing(what) => {
             Err(Error::new(Code::FailedPrecondition, format!("{path}: {what} is missing")))

@@ -1,10 +1,11 @@
 //! Loads and unloads, each on a thread of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
 
@@ -21,8 +22,51 @@ pub(super) struct LoadThreads {
     shared: Arc<RepositoryShared>,
     /// Where they report to.
     reports: Sender<ManagerEvent>,
-    /// Loads and unloads under way.
-    running: usize,
+    running: Turns,
+}
+
+/// Loads and unloads under way, each since when.
+#[derive(Default)]
+struct Turns {
+    running: BTreeMap<VersionKey, Instant>,
+    /// Those that have taken longer than a turn may. They hang, as far as one can tell: others go on without
+    /// them.
+    late: BTreeSet<VersionKey>,
+}
+
+/// The most late loads and unloads that others go on without: each has a thread.
+const MOST_LATE: usize = 16;
+
+impl Turns {
+    fn begin(&mut self, key: &VersionKey) {
+        self.running.insert(key.clone(), Instant::now());
+    }
+
+    fn end(&mut self, key: &VersionKey) {
+        self.running.remove(key);
+        self.late.remove(key);
+    }
+
+    /// Whether one more may begin, where `most` may be under way beside those that have taken longer than
+    /// `longest` at the time `now`.
+    fn has_free(&mut self, now: Instant, most: usize, longest: Duration) -> bool {
+        if self.running.len() - self.late.len() < most {
+            return true;
+        }
+        for (key, began) in &self.running {
+            let time = now.saturating_duration_since(*began);
+            let has_room = self.late.len() < MOST_LATE;
+            if time >= longest && has_room && self.late.insert(key.clone()) {
+                log::warn!(
+                    "{} version {}: still not loaded or unloaded after {} s; others no longer wait for it",
+                    key.model,
+                    key.version,
+                    time.as_secs()
+                );
+            }
+        }
+        self.running.len() - self.late.len() < most
+    }
 }
 
 /// The load of one version.
@@ -36,22 +80,23 @@ pub(super) struct LoadJob {
 
 impl LoadThreads {
     pub(super) fn new(shared: Arc<RepositoryShared>, reports: Sender<ManagerEvent>) -> Self {
-        LoadThreads { shared, reports, running: 0 }
+        LoadThreads { shared, reports, running: Turns::default() }
     }
 
     /// Whether another load may begin.
-    pub(super) fn has_free(&self) -> bool {
-        self.running < self.shared.config.load_threads
+    pub(super) fn has_free(&mut self) -> bool {
+        let config = &self.shared.config;
+        self.running.has_free(Instant::now(), config.load_threads, config.longest_turn)
     }
 
     /// Whether no load and no unload is under way.
     pub(super) fn are_idle(&self) -> bool {
-        self.running == 0
+        self.running.running.is_empty()
     }
 
     /// One of them has reported its end.
-    pub(super) fn ended(&mut self) {
-        self.running = self.running.saturating_sub(1);
+    pub(super) fn ended(&mut self, key: &VersionKey) {
+        self.running.end(key);
     }
 
     /// Begins to load a version.
@@ -59,7 +104,7 @@ impl LoadThreads {
         let (shared, reports) = (Arc::clone(&self.shared), self.reports.clone());
         let VersionKey { model, version, .. } = &job.key;
         log::debug!("{model} version {version}: loading from {}", job.folder.display());
-        self.running += 1;
+        self.running.begin(&job.key);
         spawn("load", move || {
             let start = Instant::now();
             let loaded = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &reports)));
@@ -76,7 +121,7 @@ impl LoadThreads {
     /// Begins to release the memory of a version that no request holds.
     pub(super) fn unload(&mut self, (key, servable): (VersionKey, Arc<Servable>)) {
         let reports = self.reports.clone();
-        self.running += 1;
+        self.running.begin(&key);
         spawn("unload", move || {
             drop(servable);
             let _ = reports.send(ManagerEvent::Unloaded(key));
@@ -146,5 +191,41 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
         && let Some(work) = take(&slot)
     {
         work();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_too_long_keeps_nobody_waiting() {
+        let key = |version| VersionKey { model: "m".into(), incarnation: 0, version };
+        let (longest, mut turns) = (Duration::from_secs(60), Turns::default());
+        turns.begin(&key(1));
+        turns.begin(&key(2));
+        let now = Instant::now();
+        assert!(!turns.has_free(now, 2, longest) && turns.has_free(now, 3, longest));
+        let later = now + longest;
+        assert!(turns.has_free(later, 2, longest));
+        // Those that begin now have turns of their own.
+        turns.running.insert(key(3), later);
+        turns.running.insert(key(4), later);
+        assert!(!turns.has_free(later, 2, longest));
+        turns.end(&key(1));
+        assert!(!turns.has_free(later, 2, longest), "it was not counted");
+        turns.end(&key(3));
+        assert!(turns.has_free(later, 2, longest));
+    }
+
+    #[test]
+    fn only_so_many_hang_beside_others() {
+        let (longest, mut turns) = (Duration::ZERO, Turns::default());
+        let mut begun = 0;
+        while turns.has_free(Instant::now(), 2, longest) {
+            begun += 1;
+            turns.begin(&VersionKey { model: "m".into(), incarnation: 0, version: begun });
+        }
+        assert_eq!(begun, 2 + MOST_LATE as i64);
     }
 }

@@ -10,6 +10,9 @@ use tensorserve_tensor::error::{Error, Result};
 /// The file with the parameters of one version, in its directory.
 const FILE: &str = "batching_params.pbtxt";
 
+/// The message that files of parameters hold.
+const MESSAGE: &str = "tensorflow.serving.BatchingParameters";
+
 /// TensorFlow Serving's batching parameters if there is no file.
 #[must_use]
 pub fn defaults() -> BatchParameters {
@@ -27,7 +30,7 @@ pub fn defaults() -> BatchParameters {
 /// # Errors
 /// If it cannot be read (with line and column), or a number is negative.
 pub fn read(path: &Path) -> Result<(BatchParameters, Option<usize>)> {
-    let parameters = text::read(path, "tensorflow.serving.BatchingParameters")?;
+    let parameters = text::read(path, MESSAGE)?;
     settings(&parameters).map_err(|e| e.context(path.display()))
 }
 
@@ -65,11 +68,12 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
 /// Those of [`read`], and parameters that contradict each other.
 pub fn of_version(folder: &Path) -> Result<BatchConfig> {
     let path = folder.join(FILE);
-    if !path.exists() {
+    if path.symlink_metadata().is_err() {
         let settings = BatchParameters { mode: None, ..defaults() };
         return BatchConfig::new(&settings);
     }
-    let (own, _) = read(&path)?;
+    let parameters = text::read_within(folder, &path, MESSAGE)?;
+    let (own, _) = settings(&parameters).map_err(|e| e.context(path.display()))?;
     BatchConfig::new(&own.or(&defaults())).map_err(|e| e.context(path.display()))
 }
 

@@ -1,6 +1,7 @@
 //! Protobuf's text format. Errors have line and column.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -9,6 +10,7 @@ use prost::Message;
 use prost_reflect::text_format::ParseError;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
+use tensorserve_os::files::{self, open_within};
 use tensorserve_proto::DESCRIPTORS;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -18,15 +20,36 @@ static DESCRIPTIONS: LazyLock<Option<DescriptorPool>> =
 /// The message whose text must not appear in errors or logs, because it holds a private key.
 pub const SECRET: &str = "tensorflow.serving.SSLConfig";
 
+/// The largest size of a file that comes with a model, in bytes.
+const MOST_BYTES: u64 = 16 << 20;
+
 /// Reads the file at `path` as a message `name`.
 ///
 /// # Errors
 /// If the file cannot be read; [`Code::InvalidArgument`] with line and column if its text is not a
 /// valid message.
 pub fn read<T: Message + Default>(path: &Path, name: &str) -> Result<T> {
+    parse_file(path, fs::read_to_string(path), name)
+}
+
+/// [`read`], of a file that comes with the model version in `folder`.
+///
+/// # Errors
+/// As [`read`], and for a link out of the model's folder.
+pub fn read_within<T: Message + Default>(folder: &Path, path: &Path, name: &str) -> Result<T> {
+    let bytes = open_within(folder, path).and_then(|file| files::read(&file, MOST_BYTES));
+    let invalid = |e| io::Error::new(ErrorKind::InvalidData, e);
+    parse_file(path, bytes.and_then(|bytes| String::from_utf8(bytes).map_err(invalid)), name)
+}
+
+fn parse_file<T: Message + Default>(
+    path: &Path,
+    text: io::Result<String>,
+    name: &str,
+) -> Result<T> {
     let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|e| Error::new(Code::of_io(&e), format!("{shown}; {e}")).with_source(e))?;
+    let text =
+        text.map_err(|e| Error::new(Code::of_io(&e), format!("{shown}; {e}")).with_source(e))?;
     parse(&text, name).map_err(|e| e.context(format!("Invalid protobuf file: '{shown}'")))
 }
 
