@@ -127,6 +127,7 @@ mod tfs_metrics;
 #[cfg(feature = "transform")]
 mod transform;
 mod transform_header;
+mod transform_state;
 #[cfg(all(
     feature = "catboost",
     feature = "h2o",

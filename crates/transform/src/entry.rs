@@ -23,15 +23,17 @@ impl Shared {
     /// written. What is wrong with an object is in the marker.
     pub(crate) fn process(&self, entry: &Entry) -> Result<Marker> {
         let mut letters = Vec::new();
-        let objects = match self.job.batches_objects() {
+        let marker = match self.job.batches_objects() {
             true => self.files(entry, &mut letters)?,
-            false => self.each_object(entry, &mut letters)?,
+            false => {
+                let objects = self.each_object(entry, &mut letters)?;
+                Marker { entry: entry.entry, objects, combined: None }
+            }
         };
         if !letters.is_empty() {
             let place = self.dead_letters.as_ref();
             self.state.put_dead_letters(place, entry.entry, &letters)?;
         }
-        let marker = Marker { entry: entry.entry, objects };
         let failed = marker.objects.iter().filter(|object| object.error.is_some());
         for object in failed.clone() {
             let why = object.error.as_deref().unwrap_or_default();

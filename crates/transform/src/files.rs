@@ -12,7 +12,7 @@ use crate::plan::{Entry, PlannedObject};
 use crate::progress::Progress;
 use crate::shared::{Shared, UnderWay, failure};
 use crate::source::read_whole;
-use crate::state::ObjectOutcome;
+use crate::state::{Marker, ObjectOutcome};
 use tensorserve_tensor::error::Result;
 
 /// Outputs that are published together: each holds a file descriptor until then.
@@ -41,7 +41,7 @@ struct FileBatch<'e> {
 
 impl Shared {
     /// Processes objects that are a record each, as batches over all of them.
-    pub(crate) fn files(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Vec<ObjectOutcome>> {
+    pub(crate) fn files(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Marker> {
         let started = Instant::now();
         self.check_stop()?;
         let mut outcomes = Vec::with_capacity(entry.objects.len());
@@ -81,13 +81,18 @@ impl Shared {
             }
         }
         self.publish_files(&mut complete, &mut outcomes);
+        let mut marker = Marker { entry: entry.entry, objects: outcomes, combined: None };
         if let (Some(mut out), Some(part)) = (combined, &part) {
             out.started = started;
-            if let Err(error) = out.publish(part.key.clone()) {
-                return Ok(entry.objects.iter().map(|object| failure(object, &error)).collect());
+            match out.publish(part.key.clone()) {
+                Ok(published) => marker.combined = Some(published),
+                Err(error) => {
+                    let failed = |object| failure(object, &error);
+                    marker.objects = entry.objects.iter().map(failed).collect();
+                }
             }
         }
-        Ok(outcomes)
+        Ok(marker)
     }
 
     /// Reads the objects of an entry, in batches that depend on the plan alone: an object that cannot be

@@ -14,7 +14,7 @@ use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The format of the file that a version of this program writes its jobs in.
-const STATE_VERSION: u32 = 1;
+const STATE_VERSION: u32 = 2;
 
 /// The parts of a job that decide over its outputs. They are written down with its plan: a resumed job
 /// must not differ in them.
@@ -60,13 +60,8 @@ pub struct FrozenJob {
     pub sdk_exact: Option<SdkExact>,
     /// The outputs of objects that are records are written together, as lines of JSON.
     pub combine_outputs: bool,
-    /// Whether objects of CSV begin with the names of their columns. Jobs of earlier versions did not look.
-    #[serde(default = "absent")]
+    /// Whether objects of CSV begin with the names of their columns.
     pub header: String,
-}
-
-fn absent() -> String {
-    CsvHeader::Absent.to_string()
 }
 
 /// How SageMaker's SDK forms payloads and outputs.

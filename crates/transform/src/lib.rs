@@ -20,6 +20,7 @@
 )]
 
 pub mod batch;
+mod content;
 mod dead_letters;
 mod entry;
 mod files;
@@ -35,7 +36,9 @@ pub mod report;
 mod rows;
 pub mod run;
 mod sdk;
+mod seal;
 mod shared;
 mod source;
 pub mod state;
 pub mod sweep;
+pub mod verify;

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::batch::{Batch, BatchOutput};
+use crate::content;
 use crate::dead_letters;
 use crate::job::OnBadRecord;
-use crate::parts;
 use crate::plan::PlannedObject;
 use crate::progress::{Progress, SlowObject};
 use crate::shared::Shared;
@@ -209,29 +209,38 @@ impl Shared {
     /// become of each.
     pub(crate) fn publish(&self, outputs: Vec<CompleteOutput<'_>>) -> Vec<Result<ObjectOutcome>> {
         let start = Instant::now();
-        let published = match self.is_first {
-            true => outputs.iter().map(|_| Ok(false)).collect(),
+        let published: Vec<Result<Option<String>>> = match self.is_first {
+            true => outputs.iter().map(|_| Ok(None)).collect(),
             false => self.output.map(outputs.iter().collect(), |output: &CompleteOutput<'_>| {
-                is_published(&self.output, &output.key, &output.outcome)
+                published(&self.output, &output.key, &output.outcome)
             }),
         };
         let (mut drafts, mut waiting) = (Vec::new(), Vec::new());
-        for (output, is_published) in outputs.into_iter().zip(published) {
+        for (output, published) in outputs.into_iter().zip(published) {
             let CompleteOutput { key, draft, outcome, counted, started } = output;
-            if let Ok(false) = is_published {
+            if let Ok(None) = published {
                 drafts.push((key, draft));
             }
-            waiting.push((outcome, counted, started, is_published));
+            waiting.push((outcome, counted, started, published));
         }
         let mut done = self.output.publish_all(drafts).into_iter();
         Progress::spent(&self.progress.publishing, start);
-        let outcome_of = |(outcome, counted, started, is_published): (_, Counted<'_>, _, _)| {
-            if !is_published? {
-                let missing = || Err(Error::internal("an output is missing"));
-                done.next().unwrap_or_else(missing)?;
-            }
+        let outcome_of = |(mut outcome, counted, started, published): (
+            ObjectOutcome,
+            Counted<'_>,
+            _,
+            Result<Option<String>>,
+        )| {
+            let tag = match published? {
+                Some(tag) => tag,
+                None => {
+                    let missing = || Err(Error::internal("an output is missing"));
+                    done.next().unwrap_or_else(missing)?.tag
+                }
+            };
             counted.keep();
             self.note_published(&outcome, started);
+            outcome.out_tag = Some(tag);
             Ok(outcome)
         };
         waiting.into_iter().map(outcome_of).collect()
@@ -248,21 +257,20 @@ impl Shared {
     }
 }
 
-/// Whether the output has these bytes already: a run was killed before it could mark them.
-fn is_published(output: &Place, key: &str, outcome: &ObjectOutcome) -> Result<bool> {
-    let found = output.head(key)?;
-    if found.is_none_or(|found| found.size != outcome.out_bytes) {
-        return Ok(false);
-    }
-    let published = output.read(key, None, None)?;
-    let found = parts::checksum_of(published, (0, 0));
-    Ok(found.is_ok_and(|found| found == (outcome.out_bytes, outcome.crc32c)))
+/// The version of an output that has these bytes already, as a run that was killed before it could mark them
+/// has left it; `None` for any other.
+fn published(output: &Place, key: &str, outcome: &ObjectOutcome) -> Result<Option<String>> {
+    let Some(found) = output.head(key)? else {
+        return Ok(None);
+    };
+    let is_same = content::has_content(output, &found, (outcome.out_bytes, outcome.crc32c))?;
+    Ok(is_same.then_some(found.tag))
 }
 
 /// The length and the CRC-32C of a file.
 fn checksum(file: &mut File) -> Result<(u64, u32)> {
     file.seek(SeekFrom::Start(0)).map_err(|e| write_failed(&e))?;
-    parts::checksum_of(file, (0, 0)).map_err(|e| write_failed(&e))
+    content::checksum_of(file, (0, 0)).map_err(|e| write_failed(&e))
 }
 
 pub(crate) fn write_failed(error: &io::Error) -> Error {

@@ -29,6 +29,8 @@ pub struct Run {
     pub input: Place,
     /// The place of the outputs and of the state.
     pub output: Place,
+    /// The state, in which the job and the plan are.
+    pub state: State,
     /// Where dead letters go, if not into the state.
     pub dead_letters: Option<Place>,
     /// The model.
@@ -72,7 +74,7 @@ impl Run {
         let workers = if is_here { Workers::Lanes } else { Workers::Threads };
         let pool = Pool::new(self.job.concurrency, workers)?;
         let shared = Shared {
-            state: State::new(self.output.clone()),
+            state: self.state,
             runner: Arc::new(runner),
             pool,
             job: self.job,

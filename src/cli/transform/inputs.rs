@@ -1,16 +1,22 @@
 //! The input objects of a job, and what their names say about them.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
 use super::arguments::Arguments;
+use super::show::note;
 use tensorserve_records::manifest;
 use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions, find, find_prefix};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::plan::{Plan, PlannedObject};
 use tensorserve_transform::state::DIRECTORY;
 
 /// The most bytes of a list of files.
 const MAX_LIST: u64 = 1 << 30;
+
+/// Changes and damages that are named in an error.
+const MOST_NAMED: usize = 10;
 
 /// The objects of a job, and the place that their keys are in.
 pub(super) struct Inputs {
@@ -134,6 +140,56 @@ impl Inputs {
         }
         Ok(())
     }
+
+    /// Checks that the objects of a plan are those that were planned, also where they are done.
+    ///
+    /// # Errors
+    /// If some have changed or disappeared.
+    pub(super) fn check_planned(&self, plan: &Plan) -> Result<()> {
+        let now: BTreeMap<&str, &ObjectInfo> =
+            self.objects.iter().map(|object| (object.key.as_str(), object)).collect();
+        let mut changes = Vec::new();
+        let mut known = HashSet::new();
+        for PlannedObject { key, size, tag } in plan.entries.iter().flat_map(|entry| &entry.objects)
+        {
+            if !known.insert(key.as_str()) {
+                continue;
+            }
+            match now.get(key.as_str()) {
+                None => changes.push(format!("{key}: has disappeared")),
+                Some(object) if object.size != *size => {
+                    changes.push(format!("{key}: has changed: {} bytes, was {size}", object.size));
+                }
+                Some(object) if object.tag != *tag => changes.push(format!("{key}: has changed")),
+                Some(_) => {}
+            }
+        }
+        let added = now.keys().filter(|key| !known.contains(**key)).count();
+        if added > 0 {
+            note(&format!(
+                "note: {added} objects are new since the job began; they are not part of it. Run them with \
+                 another --output, or everything again with --overwrite"
+            ));
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        Err(Error::precondition(format!(
+            "{} input objects are not what they were when the job began:{}\nRestore them, or start again with \
+             --overwrite",
+            changes.len(),
+            named(&changes)
+        )))
+    }
+}
+
+/// A list for an error or a remark, which does not name all of many.
+pub(super) fn named(all: &[String]) -> String {
+    let mut text: String = all.iter().take(MOST_NAMED).map(|line| format!("\n  {line}")).collect();
+    if let Some(more) = all.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+        text.push_str(&format!("\n  and {more} more"));
+    }
+    text
 }
 
 /// Where a place is, without links.

@@ -1,14 +1,14 @@
 //! From the options to a run: the plan is frozen, or an earlier one goes on.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::inputs::Inputs;
+use super::inputs::{Inputs, named};
 use super::model::{ModelFiles, ModelOptions, ServedModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
@@ -19,7 +19,7 @@ use crate::config::{Config, Settings};
 use tensorserve_platform::Platforms;
 use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_transform::batch::BatchRunner;
+use tensorserve_transform::batch::{Batch, BatchRunner};
 use tensorserve_transform::job::{FrozenJob, Job};
 use tensorserve_transform::lease::Lease;
 use tensorserve_transform::model::Model;
@@ -29,9 +29,13 @@ use tensorserve_transform::report::{self, ReportFacts, bytes, duration};
 use tensorserve_transform::run::{EntryFeed, Run, RunOutcome};
 use tensorserve_transform::state::{Marker, State};
 use tensorserve_transform::sweep;
+use tensorserve_transform::verify::{Verified, verify};
 
 /// Changes that are named in an error.
 const NAMED: usize = 10;
+
+/// Objects that are tried for their first records.
+const TRIED: usize = 16;
 
 /// The key of the report.
 const REPORT: &str = "_transform/report.html";
@@ -91,9 +95,6 @@ pub(super) fn prepare(
     if setting.arguments.dry_run {
         return setting.dry_run().map(|()| Prepared::Finished);
     }
-    if setting.arguments.overwrite {
-        setting.state.clear()?;
-    }
     let shard = options::shard(setting.arguments.shard.as_deref(), |name| {
         environment.get(name).map(str::to_owned)
     })?;
@@ -105,11 +106,15 @@ pub(super) fn prepare(
         }
         (false, None) => Some(Lease::take(&setting.output, "run")?),
     };
-    let (plan, done) = setting.plan()?;
+    if setting.arguments.overwrite {
+        setting.state.clear()?;
+    }
+    let plan = setting.plan()?;
     let own = match shard {
         Some((index, count)) => plan.shard(index, count),
         None => (0..plan.entries.len()).collect(),
     };
+    let done = setting.done(&plan, &own)?;
     let pending: Vec<usize> = own.into_iter().filter(|entry| !done.contains(entry)).collect();
     setting.explain(&plan, done.len(), pending.len());
     if !is_worker {
@@ -153,7 +158,7 @@ impl Setting {
             Error::invalid("no output: name a directory or a prefix of a store with --output")
         })?;
         let output = Place::open(output, &places)?;
-        let state = State::new(output.clone());
+        let mut state = State::new(output.clone());
         let planned = match arguments.entries_from_stdin {
             true => state.load()?,
             false => None,
@@ -208,17 +213,18 @@ impl Setting {
         Ok(model.for_job(content_type, accept))
     }
 
-    /// The plan of an earlier run, or a new one; and what of it is done.
-    fn plan(&mut self) -> Result<(Plan, BTreeSet<usize>)> {
+    /// The plan of an earlier run, or a new one.
+    fn plan(&mut self) -> Result<Plan> {
         let planned = match self.planned.take() {
             Some(planned) => Some(planned),
             None => self.state.load()?,
         };
         if let Some((frozen, plan)) = planned {
             self.adopt(&frozen)?;
-            let done = self.state.done()?.into_iter().collect();
-            self.check_inputs(&plan, &done)?;
-            return Ok((plan, done));
+            if !self.arguments.entries_from_stdin {
+                self.inputs.check_planned(&plan)?;
+            }
+            return Ok(plan);
         }
         if self.options.is_auto && self.options.job.frozen.sdk_exact.is_none() {
             self.sweep()?;
@@ -233,8 +239,24 @@ impl Setting {
         let (frozen, plan, is_first) = self.state.freeze(&job.frozen, plan)?;
         self.is_first = is_first;
         self.adopt(&frozen)?;
-        let done = self.state.done()?.into_iter().collect();
-        Ok((plan, done))
+        Ok(plan)
+    }
+
+    /// The entries that are done, of those that this process is to do. The processes of a scheduler that names
+    /// their entries rely on what the one that has made the plan says.
+    fn done(&self, plan: &Plan, own: &[usize]) -> Result<BTreeSet<usize>> {
+        if self.arguments.entries_from_stdin {
+            return Ok(self.state.marked()?.into_iter().collect());
+        }
+        let job = &self.options.job.frozen;
+        let Verified { done, damages } = verify(&self.state, job, plan, &self.output, own)?;
+        if !damages.is_empty() {
+            note(&format!(
+                "note: not everything that was done is as it was; it is done again:{}",
+                named(&damages)
+            ));
+        }
+        Ok(done)
     }
 
     /// Checks that this job is the one of the state, and takes over what was found by trying.
@@ -254,71 +276,15 @@ impl Setting {
         )))
     }
 
-    /// Checks that the objects of entries that are not done are those that were planned.
-    fn check_inputs(&self, plan: &Plan, done: &BTreeSet<usize>) -> Result<()> {
-        if self.arguments.entries_from_stdin {
-            return Ok(());
-        }
-        let now: BTreeMap<&str, &ObjectInfo> =
-            self.inputs.objects.iter().map(|object| (object.key.as_str(), object)).collect();
-        let mut changes = Vec::new();
-        let mut known = HashSet::new();
-        for entry in &plan.entries {
-            for PlannedObject { key, tag, .. } in &entry.objects {
-                let is_new = known.insert(key.as_str());
-                if !is_new || done.contains(&entry.entry) {
-                    continue;
-                }
-                match now.get(key.as_str()) {
-                    None => changes.push(format!("{key}: has disappeared")),
-                    Some(object) if object.tag != *tag => {
-                        changes.push(format!("{key}: has changed"))
-                    }
-                    Some(_) => {}
-                }
-            }
-        }
-        let added = now.keys().filter(|key| !known.contains(**key)).count();
-        if added > 0 {
-            note(&format!(
-                "note: {added} objects are new since the job began; they are not part of it. Run them with \
-                 another --output, or everything again with --overwrite"
-            ));
-        }
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let count = changes.len();
-        changes.truncate(NAMED);
-        Err(Error::precondition(format!(
-            "{count} input objects are not what they were when the job began:\n  {}\nRestore them, or start \
-             again with --overwrite",
-            changes.join("\n  ")
-        )))
-    }
-
     /// Tries numbers of records in a batch.
     fn sweep(&mut self) -> Result<()> {
         let model = Arc::new(self.model()?);
-        let Some(object) = self.inputs.objects.iter().find(|object| object.size > 0) else {
+        let given = self.options.job.frozen.batch_rows;
+        let batches = self.batches_to_try(model.as_ref());
+        if batches.is_empty() {
+            self.options.job.frozen.batch_rows = given;
             self.model = Arc::into_inner(model);
             return Ok(());
-        };
-        let object =
-            PlannedObject { key: object.key.clone(), size: object.size, tag: object.tag.clone() };
-        let mut batches = Vec::new();
-        for size in sweep::SIZES {
-            self.options.job.frozen.batch_rows = size;
-            let batch =
-                self.options.job.first_batch(model.as_ref(), &self.inputs.place, &object)?;
-            let Some(batch) = batch else {
-                break;
-            };
-            let is_whole = batch.len() == size;
-            batches.push(batch);
-            if !is_whole {
-                break;
-            }
         }
         let job = JobOptions::new(&self.arguments, &self.inputs)?.job;
         let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
@@ -337,6 +303,35 @@ impl Setting {
             ));
         }
         Ok(())
+    }
+
+    /// The first records, in batches of several sizes. Objects that cannot be read are passed over: they fail
+    /// when it is their turn, and are treated as the policy says.
+    fn batches_to_try(&mut self, model: &dyn Model) -> Vec<Batch> {
+        for object in self.inputs.objects.iter().filter(|object| object.size > 0).take(TRIED) {
+            let object = PlannedObject {
+                key: object.key.clone(),
+                size: object.size,
+                tag: object.tag.clone(),
+            };
+            let mut batches = Vec::new();
+            for size in sweep::SIZES {
+                self.options.job.frozen.batch_rows = size;
+                let batch = self.options.job.first_batch(model, &self.inputs.place, &object);
+                let Ok(Some(batch)) = batch else {
+                    break;
+                };
+                let is_whole = batch.len() == size;
+                batches.push(batch);
+                if !is_whole {
+                    break;
+                }
+            }
+            if !batches.is_empty() {
+                return batches;
+            }
+        }
+        Vec::new()
     }
 
     fn explain(&self, plan: &Plan, done: usize, pending: usize) {
@@ -438,6 +433,7 @@ impl Setting {
             plan,
             input: self.inputs.place,
             output: self.output.clone(),
+            state: self.state,
             dead_letters,
             model: served,
             is_first: self.is_first,
