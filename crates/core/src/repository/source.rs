@@ -151,10 +151,8 @@ impl Discovery {
     }
 
     fn add(&mut self, name: String, versions: BTreeMap<i64, PathBuf>, source: &SourceConfig) {
-        if !is_model_name(&name) || name.contains(char::is_control) {
-            let note = format!(
-                "model {name:?} is ignored: a model name cannot contain :, / or control characters"
-            );
+        if !is_model_name(&name) {
+            let note = format!("model {name:?} is ignored: a model name cannot contain : or /");
             self.notes.insert(note);
             return;
         }

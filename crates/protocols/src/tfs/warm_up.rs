@@ -15,7 +15,7 @@ use prost::Message;
 use super::{TfsAnswer, grpc, inference};
 use tensorserve_codec::tfrecord::TfRecordReader;
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
-use tensorserve_os::files::{self, open_within};
+use tensorserve_os::files;
 use tensorserve_proto::Form;
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{InferenceTask, Input, ModelSpec, PredictRequest, PredictionLog};
@@ -51,7 +51,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 /// # Errors
 /// The first error of a request or of the file.
 pub fn run_file(handle: &ModelHandle, folder: &Path, times: usize, max_bytes: usize) -> Result<()> {
-    let Some(mut records) = WarmUpRecords::of_version(folder)? else {
+    let Some(mut records) = WarmUpRecords::open(&file_of(folder))? else {
         return Ok(());
     };
     let started = Instant::now();
@@ -109,20 +109,8 @@ impl WarmUpRecords {
     /// # Errors
     /// If it cannot be opened.
     pub fn open(path: &Path) -> Result<Option<Self>> {
-        WarmUpRecords::new(path, files::open(path))
-    }
-
-    /// The records that come with the version in `folder`; `None` if it has none.
-    ///
-    /// # Errors
-    /// As [`WarmUpRecords::open`], and for a link out of the model's folder.
-    fn of_version(folder: &Path) -> Result<Option<Self>> {
-        let path = file_of(folder);
-        WarmUpRecords::new(&path, open_within(folder, &path))
-    }
-
-    fn new(path: &Path, opened: std::io::Result<File>) -> Result<Option<Self>> {
-        let file = match opened {
+        // A link may lead anywhere, as in TensorFlow Serving: to the log of another version, for example.
+        let file = match files::open(path) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => {
