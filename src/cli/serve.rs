@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::ProgressBar;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -86,6 +87,7 @@ pub(super) fn serve(
         check_gpu(&platforms)?;
     }
     native_log::start()?;
+    let signals = outlive_hangups().map_err(no_signals)?;
     let server = Server::start(config, platforms)?;
     then(&server)?;
     let report = Report {
@@ -102,7 +104,7 @@ pub(super) fn serve(
         .name("report".to_owned())
         .spawn(move || report.print())
         .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
-    wait_for_stop(config.stop_with_stdin)?;
+    wait_for_stop(signals, config.stop_with_stdin)?;
     let stopped = Instant::now();
     server.stop();
     log::info!("stopped after {} ms", stopped.elapsed().as_millis());
@@ -241,16 +243,24 @@ fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<Stri
     ))
 }
 
+fn no_signals(error: io::Error) -> Error {
+    Error::internal("signals cannot be received").with_source(error)
+}
+
+/// Receives SIGHUP from now on, so that it ends the server at no time. Returns what runs the wait for other signals.
+fn outlive_hangups() -> io::Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let hangups = runtime.block_on(async { signal(SignalKind::hangup()) })?;
+    runtime.spawn(note_hangups(hangups));
+    Ok(runtime)
+}
+
 /// Waits for SIGTERM or SIGINT, or for the end of stdin. A further signal ends the process at once.
-fn wait_for_stop(with_stdin: bool) -> Result<()> {
-    let failed = |e: std::io::Error| Error::internal("signals cannot be received").with_source(e);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(failed)?;
+fn wait_for_stop(runtime: Runtime, with_stdin: bool) -> Result<()> {
     let mut signals = runtime
         .block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
-            tokio::spawn(note_hangups(signal(SignalKind::hangup())?));
             tokio::select! {
                 name = either(&mut terminate, &mut interrupt) => {
                     log::info!("{name}: shutting down; send it again to exit immediately");
@@ -259,7 +269,7 @@ fn wait_for_stop(with_stdin: bool) -> Result<()> {
             }
             Ok((terminate, interrupt))
         })
-        .map_err(failed)?;
+        .map_err(no_signals)?;
     let second = move || {
         runtime.block_on(either(&mut signals.0, &mut signals.1));
         os::exit_now(130)
