@@ -154,6 +154,23 @@ fn nothing_is_ready_for_a_model_but_the_endpoint() {
 }
 
 #[test]
+fn pages_of_other_servers_change_nothing() {
+    let endpoint = Endpoint::start(|_| ());
+    let send = |method: &str, path: &str, origin: &str, body: &str| {
+        let headers = [("content-type", "application/json"), ("origin", origin)];
+        request(endpoint.server.address, method, path, &headers, body)
+    };
+    let body = json!({"model_name": "m", "url": "half_plus_two"}).to_string();
+    for origin in ["http://evil.example", "null"] {
+        send("POST", "/models", origin, &body).assert_refused(origin, 403, "Origin");
+    }
+    assert!(endpoint.loaded().is_empty());
+    assert_eq!(endpoint.load("m", "half_plus_two").status, 200);
+    send("DELETE", "/models/m", "http://evil.example", "").assert_refused("m", 403, "Origin");
+    assert_eq!(endpoint.invoke("m").status, 200);
+}
+
+#[test]
 fn what_cannot_be_loaded_leaves_nothing_behind() {
     let endpoint = Endpoint::start(|_| ());
     let broken = endpoint.root.path().join("broken/1");

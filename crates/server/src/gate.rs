@@ -90,7 +90,8 @@ impl Gate {
     }
 
     /// Admits an HTTP request if its client has `permission`; otherwise `refuse` writes the error.
-    /// `is_own`: without authentication, only requests to a name of this server are admitted.
+    /// `is_own`: without authentication, only requests to a name of this server are admitted. Nor may pages of other
+    /// servers then change what is served.
     pub(super) async fn admit(
         &self,
         permission: Permission,
@@ -101,7 +102,7 @@ impl Gate {
         let headers = request.headers();
         let checked = if permission == Permission::ConsoleAdmin {
             self.check_change(headers)
-        } else if is_own && !self.is_shut() {
+        } else if !self.is_shut() && (is_own || changes_from_a_page(permission, headers)) {
             self.check_page(headers)
         } else {
             Ok(())
@@ -175,6 +176,11 @@ impl Gate {
         let listed = || self.admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
         name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || listed()
     }
+}
+
+/// Whether a page asks to change what is served: programs send no `Origin`.
+fn changes_from_a_page(permission: Permission, headers: &HeaderMap) -> bool {
+    permission == Permission::Admin && headers.contains_key(ORIGIN)
 }
 
 /// Whether a browser asks before it sends this type to another origin. Some clients of the Open Inference
