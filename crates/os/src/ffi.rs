@@ -94,9 +94,12 @@ pub struct ThreadId(#[cfg(target_os = "linux")] libc::pid_t);
 /// This thread.
 #[must_use]
 pub fn thread_id() -> ThreadId {
+    // The C library of the wheel's oldest systems (before glibc 2.30) has no function for it.
     // SAFETY: a plain system call without arguments.
     #[cfg(target_os = "linux")]
-    return ThreadId(unsafe { libc::gettid() });
+    let id = unsafe { libc::syscall(libc::SYS_gettid) };
+    #[cfg(target_os = "linux")]
+    return ThreadId(libc::pid_t::try_from(id).unwrap_or_default());
     #[cfg(not(target_os = "linux"))]
     ThreadId()
 }
