@@ -37,7 +37,7 @@ impl StringsBuilder {
     /// in the runtime ([`STRING_OVERHEAD`]).
     ///
     /// # Errors
-    /// Those of [`budget::reserve`](crate::budget::reserve).
+    /// Those of [`budget::reserve`].
     #[inline]
     pub fn reserve(&mut self, count: usize, bytes: usize) -> Result<()> {
         if self.ends.capacity() - self.ends.len() < count {
@@ -58,7 +58,7 @@ impl StringsBuilder {
     /// Makes room for `count` more missing values, besides that for strings.
     ///
     /// # Errors
-    /// Those of [`budget::reserve`](crate::budget::reserve).
+    /// Those of [`budget::reserve`].
     pub fn reserve_missing(&mut self, count: usize) -> Result<()> {
         budget::grow(&mut self.missing, count)
     }
