@@ -193,7 +193,12 @@ class Traces(unittest.TestCase):
 
         def together(spans):
             batches = [s for s in spans if s.name == "batch"]
-            return batches if len(spans) > 320 * 5 and batches else None
+            # A batch can be exported before the requests that it links to, and before its runs.
+            known = {(span.trace, span.id) for span in spans}
+            linked = {link for span in spans if span.name == "run" for link in span.links}
+            has_all = all(known.issuperset(batch.links) for batch in batches)
+            has_all = has_all and linked.issuperset((batch.trace, batch.id) for batch in batches)
+            return batches if len(spans) > 320 * 5 and batches and has_all else None
 
         batches = collector.wait_for(together, "batch")
         with collector.lock:
