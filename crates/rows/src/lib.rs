@@ -29,6 +29,7 @@ mod size;
 pub mod slices;
 pub mod strided;
 mod value;
+pub mod verdict;
 
 pub use self::size::{Size, Symbols, product};
 pub use self::value::{Flow, List, MAX_ELEMENTS, Outcome, Stop, Value, mixed, unknown};

@@ -9,12 +9,30 @@ use crate::value::{Flow, Outcome, Stop, Value, mixed, unknown};
 ///
 /// # Errors
 /// If that is the dimension of its rows.
-pub fn unpack(value: &Value, axis: i64) -> Outcome {
-    deterministic(&[value], || {
+pub fn unpack(value: &Value, axis: i64, count: usize) -> Result<Vec<Value>, Stop> {
+    if let (Some(elements), Some(1)) = (&value.elements, value.rank()) {
+        return Ok(elements.iter().map(|element| Value::scalar(element.clone())).collect());
+    }
+    let part = deterministic(&[value], || {
         let dims = value.known_dims()?;
         let at = dimension(axis, dims.len())?;
         without(dims, axis_of(value), &[at], "takes rows by their number in the batch")
-    })
+    })?;
+    Ok(vec![part; count])
+}
+
+/// [`split`] into parts of the sizes that `sizes` has, along the dimension that `axis` names.
+///
+/// # Errors
+/// As [`split`]; for sizes or a dimension that depend on the request.
+pub fn split_sizes(
+    value: &Value,
+    sizes: &Value,
+    axis: &Value,
+    symbols: &Symbols,
+) -> Result<Vec<Value>, Stop> {
+    let (sizes, axis) = (sizes.numbers("sizes of parts")?, axis.number("a dimension")?);
+    split(value, axis, sizes.len(), Some(&sizes), symbols)
 }
 
 /// Parts of `value` along `axis`, of these sizes; `None` for equal parts.

@@ -5,12 +5,11 @@
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use std::cell::Cell;
-use std::rc::Rc;
 
 use tensorserve_codec::flatbuffer::{FlatFile, Table};
-use tensorserve_rows::{Flow, MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown};
+use tensorserve_rows::{MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown, verdict};
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{RowDependence, RowFinding, TensorSpec};
+use tensorserve_tensor::{RowDependence, TensorSpec};
 
 use self::call::{Call, Interpreter};
 use super::model::read_operators;
@@ -39,11 +38,8 @@ pub(super) fn dependence(
     inputs: &[TensorSpec],
     outputs: &[TensorSpec],
 ) -> Result<RowDependence> {
-    let named = |kind| move |spec| (kind, spec);
-    let mut ports = inputs.iter().map(named("input")).chain(outputs.iter().map(named("output")));
-    if let Some((kind, spec)) = ports.find(|(_, spec)| !spec.shape.is_batched()) {
-        let why = format!("is the {kind} {:?}, which declares no dimension for rows", spec.alias);
-        return Ok(stopped(&spec.tensor_name, kind, Stop::Mixed(why)));
+    if let Some(undeclared) = verdict::without_rows(inputs, outputs) {
+        return Ok(undeclared);
     }
     let file = FlatFile::new(file);
     let graph = Graph::read(&Table::root(&file)?)?;
@@ -51,62 +47,19 @@ pub(super) fn dependence(
     for spec in inputs {
         match Value::input(spec, &graph.symbols) {
             Ok(value) => arguments.push(value),
-            Err(stop) => return Ok(stopped(&spec.tensor_name, "input", stop)),
+            Err(stop) => return Ok(stop.at(&spec.tensor_name, "input")),
         }
     }
     let results = match graph.call(function, &arguments) {
         Ok(results) => results,
-        Err(stop) => return Ok(stopped("", "subgraph", stop)),
+        Err(stop) => return Ok(stop.at("", "subgraph")),
     };
-    let mut found = RowDependence::Proven;
-    for (value, spec) in results.iter().zip(outputs) {
-        match verdict(value, &spec.tensor_name) {
-            mixed @ RowDependence::Mixed(_) => return Ok(mixed),
-            unknown @ RowDependence::Unknown(_) if found == RowDependence::Proven => {
-                found = unknown
-            }
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
-/// What the value of an output means.
-fn verdict(value: &Value, name: &str) -> RowDependence {
-    match (&value.flow, value.dims.as_deref()) {
-        (Flow::Rows { axis: 0 }, Some([size, ..])) if *size == Size::rows() => {
-            RowDependence::Proven
-        }
-        (Flow::Mixed(finding), _) => RowDependence::Mixed(RowFinding::clone(finding)),
-        (Flow::Unknown(finding), _) => RowDependence::Unknown(RowFinding::clone(finding)),
-        (Flow::Rows { axis: 0 }, None) => {
-            stopped(name, "output", Stop::Unknown("has a rank that is not known".to_owned()))
-        }
-        _ => {
-            let why = "gives an output that does not have a row for each row of the inputs";
-            stopped(name, "output", Stop::Mixed(why.to_owned()))
-        }
-    }
-}
-
-fn stopped(node: &str, op: &str, stop: Stop) -> RowDependence {
-    let finding = |why| RowFinding { node: node.to_owned(), op: op.to_owned(), why };
-    match stop {
-        Stop::Mixed(why) => RowDependence::Mixed(finding(why)),
-        Stop::Unknown(why) => RowDependence::Unknown(finding(why)),
-    }
-}
-
-/// A tensor of which nothing is known because of an operator.
-fn lost_by(node: &str, op: &str, stop: Stop) -> Value {
-    let flow = match stopped(node, op, stop) {
-        RowDependence::Mixed(finding) => Flow::Mixed(Rc::new(finding)),
-        RowDependence::Unknown(finding) => Flow::Unknown(Rc::new(finding)),
-        RowDependence::ByConstruction | RowDependence::Proven | RowDependence::NoGraph => {
-            Flow::Dead
-        }
-    };
-    Value::new(flow, None)
+    let outputs = results.iter().zip(outputs).map(|(value, spec)| {
+        let without_rank = Stop::Unknown("has a rank that is not known".to_owned());
+        let name = &spec.tensor_name;
+        verdict::of_output(value, name, without_rank.at(name, "output"))
+    });
+    Ok(verdict::of_outputs(outputs))
 }
 
 /// The graphs of a file.
@@ -215,26 +168,19 @@ impl<'a> Graph<'a> {
                 usize::try_from(index).ok().map(|index| values.get(index).cloned().flatten());
             if value == Some(None) {
                 let why = "takes a tensor that no operator gives".to_owned();
-                return vec![lost_by(node, &table::name(code), Stop::Unknown(why))];
+                return vec![Stop::Unknown(why).value_at(node, &table::name(code))];
             }
             inputs.push(value.flatten());
         }
-        if let Some(lost) = lost(&inputs).filter(|_| !table::is_call(code)) {
+        if let Some(lost) = verdict::lost(inputs.iter().flatten()).filter(|_| !table::is_call(code))
+        {
             return vec![lost.clone()];
         }
         let options = table.table(operator::OPTIONS).ok().flatten();
         let call = Call { code, inputs, outputs, options, interpreter: self };
         let result = table::apply(&call);
-        result.unwrap_or_else(|stop| vec![lost_by(node, &table::name(code), stop)])
+        result.unwrap_or_else(|stop| vec![stop.value_at(node, &table::name(code))])
     }
-}
-
-/// An input of which nothing is known; one that mixes rows before others.
-fn lost(inputs: &[Option<Value>]) -> Option<&Value> {
-    let is_mixed = |value: &&Value| matches!(value.flow, Flow::Mixed(_));
-    let mut all = inputs.iter().flatten();
-    let mixed = inputs.iter().flatten().find(is_mixed);
-    mixed.or_else(|| all.find(|value| value.is_lost()))
 }
 
 impl Interpreter for Graph<'_> {

@@ -174,12 +174,7 @@ pub(super) fn pack(call: &Call) -> Outcome {
 }
 
 pub(super) fn unpack(call: &Call) -> Outcomes {
-    let value = call.input(0)?;
-    if let (Some(elements), Some(1)) = (&value.elements, value.rank()) {
-        return Ok(elements.iter().map(|element| Value::scalar(element.clone())).collect());
-    }
-    let part = slices::unpack(value, call.int(1, 0)?)?;
-    Ok(vec![part; call.outputs.min(MAX_PARTS)])
+    slices::unpack(call.input(0)?, call.int(1, 0)?, call.outputs.min(MAX_PARTS))
 }
 
 pub(super) fn split(call: &Call) -> Outcomes {
@@ -189,9 +184,7 @@ pub(super) fn split(call: &Call) -> Outcomes {
 }
 
 pub(super) fn split_sizes(call: &Call) -> Outcomes {
-    let sizes = call.input(1)?.numbers("sizes of parts")?;
-    let axis = call.input(2)?.number("a dimension")?;
-    slices::split(call.input(0)?, axis, sizes.len(), Some(&sizes), call.symbols())
+    slices::split_sizes(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols())
 }
 
 pub(super) fn slice(call: &Call) -> Outcome {

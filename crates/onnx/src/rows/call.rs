@@ -1,6 +1,6 @@
 //! One operator of a graph, with what is known of its inputs.
 
-use tensorserve_rows::{Flow, Outcome, Size, Stop, Symbols, Value, mixed, unknown};
+use tensorserve_rows::{Outcome, Size, Stop, Symbols, Value, mixed, unknown};
 
 use crate::graph;
 use crate::proto::{AttributeProto, GraphProto, TensorProto};
@@ -127,9 +127,4 @@ fn elements(tensor: &TensorProto) -> Option<Vec<i64>> {
         _ => return None,
     };
     (i64::try_from(found.len()) == Ok(count)).then_some(found)
-}
-
-/// Whether nothing of a value is known because of an operator before it.
-pub(super) fn is_lost(value: &Value) -> bool {
-    matches!(value.flow, Flow::Mixed(_) | Flow::Unknown(_))
 }

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown};
+use tensorserve_rows::{Stop, Symbols, Value, unknown, verdict};
 
-use super::call::{Call, Subgraphs, constant, is_lost};
-use super::{lost, table};
+use super::call::{Call, Subgraphs, constant};
+use super::table;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto,
 };
@@ -126,7 +126,7 @@ impl Analysis {
             for name in &node.output {
                 let unset = || {
                     let why = "has an output that is not known".to_owned();
-                    lost(&named(node, frame), &node.op_type, Stop::Unknown(why))
+                    Stop::Unknown(why).value_at(&named(node, frame), &node.op_type)
                 };
                 let value = results.next().unwrap_or_else(unset);
                 scope.values.insert(name, bounded(value));
@@ -144,7 +144,7 @@ impl Analysis {
         let count = node.output.len();
         let steps = self.steps.get().saturating_add(1 + node.input.len() + count);
         self.steps.set(steps);
-        let stop = |stop| vec![lost(&named(node, frame), &node.op_type, stop); count];
+        let stop = |stop| vec![Stop::value_at(stop, &named(node, frame), &node.op_type); count];
         if steps > MAX_STEPS {
             return stop(Stop::Unknown("comes after more operators than are looked at".to_owned()));
         }
@@ -153,9 +153,7 @@ impl Analysis {
             name => Some(scope.value(name).unwrap_or_else(|| nothing_makes(name))),
         };
         let inputs: Vec<Option<Value>> = node.input.iter().map(input).collect();
-        let mixes = |value: &&Value| matches!(value.flow, Flow::Mixed(_));
-        let present = || inputs.iter().flatten();
-        if let Some(value) = present().find(mixes).or_else(|| present().find(|it| is_lost(it))) {
+        if let Some(value) = verdict::lost(inputs.iter().flatten()) {
             return vec![value.clone(); count];
         }
         let result = match self.function(node) {
@@ -268,7 +266,7 @@ impl Subgraphs for Within<'_> {
         let names = graph.input.iter().map(|input| input.name.as_str());
         let given = names.zip(inputs).collect();
         let run = || self.analysis.graph(graph, given, Some(self.scope), self.frame);
-        let stopped = |stop| vec![lost(&graph.name, "graph", stop); graph.output.len()];
+        let stopped = |stop| vec![Stop::value_at(stop, &graph.name, "graph"); graph.output.len()];
         self.analysis.nested(run).unwrap_or_else(stopped)
     }
 
@@ -288,7 +286,7 @@ fn named(node: &NodeProto, frame: &Frame) -> String {
 
 fn nothing_makes(name: &str) -> Value {
     let why = "is a tensor that no operator before it makes".to_owned();
-    lost(name, "tensor", Stop::Unknown(why))
+    Stop::Unknown(why).value_at(name, "tensor")
 }
 
 /// A value without a shape of too many dimensions.

@@ -2,11 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
 
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
-use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown};
-use tensorserve_tensor::RowFinding;
+use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown, verdict};
 
 use super::call::{Call, Interpreter};
 use super::table;
@@ -56,14 +54,8 @@ impl<'a> Analysis<'a> {
                 return wanted.iter().map(|name| self.tensor(scope, &values, name)).collect();
             }
         }
-        let lost = || {
-            finding(
-                "",
-                "NextIteration",
-                Stop::Unknown("ends a loop whose state is not known".to_owned()),
-            )
-        };
-        wanted.iter().map(|_| lost()).collect()
+        let lost = Stop::Unknown("ends a loop whose state is not known".to_owned());
+        vec![lost.value_at("", "NextIteration"); wanted.len()]
     }
 
     /// Carries the values of loops of TensorFlow 1 to their next iteration. Whether one has changed.
@@ -78,7 +70,7 @@ impl<'a> Analysis<'a> {
                 None => after,
                 Some(before) => before.joined(&after, &self.symbols).unwrap_or_else(|| {
                     let why = "carries values of different rows from one iteration to the next";
-                    finding(&node.name, &node.op, Stop::Mixed(why.to_owned()))
+                    Stop::Mixed(why.to_owned()).value_at(&node.name, &node.op)
                 }),
             };
             if before != Some(&next) {
@@ -105,14 +97,14 @@ impl<'a> Analysis<'a> {
             // The next iteration of a loop that has not begun.
             return match scope.nodes.get(node) {
                 Some(node) if node.op == "NextIteration" => Value::new(Flow::Dead, None),
-                _ => finding(node, "?", Stop::Unknown("is not in the graph".to_owned())),
+                _ => Stop::Unknown("is not in the graph".to_owned()).value_at(node, "?"),
             };
         };
         match outputs.as_slice() {
             [only] if only.is_lost() => only.clone(),
             outputs => index.and_then(|index| outputs.get(index)).cloned().unwrap_or_else(|| {
                 let op = scope.nodes.get(node).map_or("?", |node| &node.op);
-                finding(node, op, Stop::Unknown("has an output that is not known".to_owned()))
+                Stop::Unknown("has an output that is not known".to_owned()).value_at(node, op)
             }),
         }
     }
@@ -141,7 +133,7 @@ impl<'a> Analysis<'a> {
         self.steps.set(steps);
         if steps > MAX_STEPS {
             let why = "is beyond the number of operations that are analyzed".to_owned();
-            return vec![finding(&node.name, &node.op, Stop::Unknown(why))];
+            return vec![Stop::Unknown(why).value_at(&node.name, &node.op)];
         }
         let given =
             scope.given.get(&node.name).or_else(|| scope.given.get(&format!("{}:0", node.name)));
@@ -151,14 +143,16 @@ impl<'a> Analysis<'a> {
         let data = node.input.iter().filter(|input| !input.starts_with('^'));
         let inputs: Vec<Value> = data.map(|input| self.tensor(scope, values, input)).collect();
         let is_call = self.functions.contains_key(node.op.as_str());
-        if let Some(lost) = lost(&inputs).filter(|_| !is_call && !table::takes_lost(&node.op)) {
+        if let Some(lost) =
+            verdict::lost(inputs.iter()).filter(|_| !is_call && !table::takes_lost(&node.op))
+        {
             return vec![lost.clone()];
         }
         let call = Call { node, inputs, interpreter: self };
-        match (table::apply(&call), lost(&call.inputs)) {
+        match (table::apply(&call), verdict::lost(call.inputs.iter())) {
             (Ok(outputs), _) => outputs,
             (Err(_), Some(lost)) if !is_call => vec![lost.clone()],
-            (Err(stop), _) => vec![finding(&node.name, &node.op, stop)],
+            (Err(stop), _) => vec![stop.value_at(&node.name, &node.op)],
         }
     }
 }
@@ -208,22 +202,6 @@ impl Interpreter for Analysis<'_> {
         self.depth.set(self.depth.get() - 1);
         Ok(results)
     }
-}
-
-/// The first of `inputs` of which nothing is known; one that mixes rows before others.
-fn lost(inputs: &[Value]) -> Option<&Value> {
-    let is_mixed = |value: &&Value| matches!(value.flow, Flow::Mixed(_));
-    inputs.iter().find(is_mixed).or_else(|| inputs.iter().find(|value| value.is_lost()))
-}
-
-/// A tensor of which nothing is known because of an operation.
-pub(super) fn finding(node: &str, op: &str, stop: Stop) -> Value {
-    let of = |why| Rc::new(RowFinding { node: node.to_owned(), op: op.to_owned(), why });
-    let flow = match stop {
-        Stop::Mixed(why) => Flow::Mixed(of(why)),
-        Stop::Unknown(why) => Flow::Unknown(of(why)),
-    };
-    Value::new(flow, None)
 }
 
 /// The name of the node that an input names; `None` for a control input.

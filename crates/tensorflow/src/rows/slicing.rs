@@ -9,26 +9,22 @@ use super::call::Call;
 
 type Outcomes = Result<Vec<Value>, Stop>;
 
+/// The most parts of a tensor.
+const MAX_PARTS: usize = 1 << 16;
+
 pub(super) fn unpack(call: &Call) -> Outcomes {
     let count = usize::try_from(call.int("num").unwrap_or(0)).unwrap_or(0);
-    let (value, axis) = (call.input(0)?, call.int("axis").unwrap_or(0));
-    if let (Some(elements), Some(1)) = (&value.elements, value.rank()) {
-        return Ok(elements.iter().map(|element| Value::scalar(element.clone())).collect());
-    }
-    let part = slices::unpack(value, axis)?;
-    Ok(vec![part; count.min(1 << 16)])
+    slices::unpack(call.input(0)?, call.int("axis").unwrap_or(0), count.min(MAX_PARTS))
 }
 
 pub(super) fn split(call: &Call) -> Outcomes {
-    let count = usize::try_from(call.int("num_split").unwrap_or(0)).unwrap_or(0).min(1 << 16);
+    let count = usize::try_from(call.int("num_split").unwrap_or(0)).unwrap_or(0).min(MAX_PARTS);
     let axis = call.input(0)?.number("a dimension")?;
     slices::split(call.input(1)?, axis, count, None, call.symbols())
 }
 
 pub(super) fn split_sizes(call: &Call) -> Outcomes {
-    let sizes = call.input(1)?.numbers("sizes of parts")?;
-    let axis = call.input(2)?.number("a dimension")?;
-    slices::split(call.input(0)?, axis, sizes.len(), Some(&sizes), call.symbols())
+    slices::split_sizes(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols())
 }
 
 /// `Slice`: from a place, of these sizes, -1 for all that follow.
