@@ -13,7 +13,7 @@ use std::path::Path;
 /// Opens the regular file at `path` to read it. Never waits.
 ///
 /// # Errors
-/// If it cannot be opened, or is no regular file.
+/// If it cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> Result<File> {
     // Before it is opened, which does something of its own on some devices.
     check_regular(&metadata(path)?)?;
@@ -35,13 +35,23 @@ pub fn open_within(folder: &Path, path: &Path) -> Result<File> {
     let real = read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let is_in = |folder: &Path| folder.canonicalize().is_ok_and(|folder| real.starts_with(folder));
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_version = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-    if is_in(folder) || (is_version && folder.parent().is_some_and(is_in)) {
+    if is_in(folder) || (is_of_version(folder) && folder.parent().is_some_and(is_in)) {
         return Ok(file);
     }
     let why = "it is a link to a file outside of the model's folder; put a copy of that file into the folder";
     Err(Error::new(ErrorKind::PermissionDenied, why))
+}
+
+/// Whether a folder has the name of a model's version.
+#[must_use]
+pub fn is_of_version(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| name.to_str()).is_some_and(names_version)
+}
+
+/// Whether a directory of this name is a version: only digits.
+#[must_use]
+pub fn names_version(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The whole content of a file.

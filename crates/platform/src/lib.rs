@@ -20,6 +20,7 @@ pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::samples::{SyntheticSample, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
+pub use tensorserve_os::files::names_version;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
@@ -474,10 +475,4 @@ impl Platforms {
 
 fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-}
-
-/// Whether a directory of this name is a version: only digits.
-#[must_use]
-pub fn names_version(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use tensorserve_os::files::{self, open_within};
+use tensorserve_os::files::{self, is_of_version, open_within};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::names::nearest;
 
@@ -28,10 +28,8 @@ pub(super) fn find(path: &Path) -> Option<PathBuf> {
     if is_there(&own) {
         return Some(own);
     }
-    let name = folder.file_name()?.to_str()?;
-    let is_version = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
     let of_model = folder.parent()?.join(FILE_NAME);
-    (is_version && is_there(&of_model)).then_some(of_model)
+    (is_of_version(folder) && is_there(&of_model)).then_some(of_model)
 }
 
 /// Whether there is something of this name, also if it cannot be read: a model is not served without the steps that

@@ -238,7 +238,7 @@ async fn answer_route<'r>(
             return refused(route.refuse(error, status));
         }
     };
-    if let Err(error) = begin(&budget, permission) {
+    if let Err(error) = budget.begin_for(permission == Permission::Public) {
         state.api.engine().metrics().count_shed(&error);
         return refused(refuse_overload(route, error));
     }
@@ -266,17 +266,6 @@ fn note_payload(trace: &RequestTrace, body: &Body) {
     if let Body::Bytes(bytes) = body {
         let bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         trace.note(|facts| facts.request_bytes = bytes);
-    }
-}
-
-/// Holds the memory that every request does. Probes of the server's health get it always.
-fn begin(budget: &RequestBudget, permission: Permission) -> Result<(), Error> {
-    match budget.begin() {
-        Err(_) if permission == Permission::Public => {
-            budget.begin_beyond_limit();
-            Ok(())
-        }
-        begun => begun,
     }
 }
 

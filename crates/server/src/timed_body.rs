@@ -112,10 +112,7 @@ impl TimedBody {
         let bytes = bytes.saturating_mul(2);
         let reserved = match &self.arrival {
             Arrival::Message { budget, is_probe } => {
-                if *is_probe {
-                    budget.begin_beyond_limit();
-                }
-                budget.begin().and_then(|()| budget.reserve(bytes))
+                budget.begin_for(*is_probe).and_then(|()| budget.reserve(bytes))
             }
             Arrival::SmallMessages => {
                 self.end = None;

@@ -168,12 +168,19 @@ impl RequestBudget {
         Ok(())
     }
 
-    /// The same even if all memory is in use : for probes of the server's health.
-    pub fn begin_beyond_limit(&self) {
-        let account = &*self.0;
-        if account.held.load(Relaxed) == 0 {
-            account.server.0.used.fetch_add(INITIAL, Relaxed);
-            account.held.fetch_add(INITIAL, Relaxed);
+    /// [`RequestBudget::begin`]; for a probe of the server's health also if all memory is in use.
+    ///
+    /// # Errors
+    /// As [`RequestBudget::begin`], for what is no probe.
+    pub fn begin_for(&self, is_probe: bool) -> Result<()> {
+        match self.begin() {
+            Err(_) if is_probe => {
+                let account = &*self.0;
+                account.server.0.used.fetch_add(INITIAL, Relaxed);
+                account.held.fetch_add(INITIAL, Relaxed);
+                Ok(())
+            }
+            begun => begun,
         }
     }
 

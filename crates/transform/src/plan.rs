@@ -28,6 +28,15 @@ pub struct PlannedObject {
     pub tag: String,
 }
 
+impl PlannedObject {
+    /// An object that is planned by itself.
+    #[must_use]
+    pub fn of(object: &ObjectInfo) -> Self {
+        let ObjectInfo { key, size, tag } = object.clone();
+        PlannedObject { key, size, tag }
+    }
+}
+
 /// A range of an object that is processed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRange {

@@ -15,8 +15,8 @@ use tensorserve_transform::state::DIRECTORY;
 /// The most bytes of a list of files.
 const MAX_LIST: u64 = 1 << 30;
 
-/// Changes and damages that are named in an error.
-const MOST_NAMED: usize = 10;
+/// Changes, damages and failures that are named one by one.
+pub(super) const MOST_NAMED: usize = 10;
 
 /// The objects of a job, and the place that their keys are in.
 pub(super) struct Inputs {

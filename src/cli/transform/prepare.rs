@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::inputs::{Inputs, named};
+use super::inputs::{Inputs, MOST_NAMED, named};
 use super::model::{ModelFiles, ModelOptions, ServedModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
@@ -30,9 +30,6 @@ use tensorserve_transform::run::{EntryFeed, Run, RunOutcome};
 use tensorserve_transform::state::{Marker, State};
 use tensorserve_transform::sweep;
 use tensorserve_transform::verify::{Verified, verify};
-
-/// Changes that are named in an error.
-const NAMED: usize = 10;
 
 /// Objects that are tried for their first records.
 const TRIED: usize = 16;
@@ -309,11 +306,7 @@ impl Setting {
     /// when it is their turn, and are treated as the policy says.
     fn batches_to_try(&mut self, model: &dyn Model) -> Vec<Batch> {
         for object in self.inputs.objects.iter().filter(|object| object.size > 0).take(TRIED) {
-            let object = PlannedObject {
-                key: object.key.clone(),
-                size: object.size,
-                tag: object.tag.clone(),
-            };
+            let object = PlannedObject::of(object);
             let mut batches = Vec::new();
             for size in sweep::SIZES {
                 self.options.job.frozen.batch_rows = size;
@@ -364,8 +357,7 @@ impl Setting {
         let Some(object) = self.inputs.objects.first() else {
             return Ok(());
         };
-        let object =
-            PlannedObject { key: object.key.clone(), size: object.size, tag: object.tag.clone() };
+        let object = PlannedObject::of(object);
         self.options.job.frozen.batch_rows = 3;
         let batch = self.options.job.first_batch(&model, &self.inputs.place, &object)?;
         let (count, total) =
@@ -511,7 +503,7 @@ fn summarize(progress: &Progress, ended: &str, output: &Place, facts: &ReportFac
     if now.failed_objects > 0 || now.bad_records > 0 {
         note(&format!("{} objects failed, {} bad records", now.failed_objects, now.bad_records));
         let (_, _, failures) = progress.history();
-        for failure in failures.iter().take(NAMED) {
+        for failure in failures.iter().take(MOST_NAMED) {
             note(&format!("  {}: {}", failure.object, failure.reason));
         }
     }

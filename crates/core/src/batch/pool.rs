@@ -89,7 +89,7 @@ impl PoolQueue {
 /// Longer than the time between the stamp of a request and its place in the queue.
 const STAMP_TO_QUEUE: Duration = Duration::from_millis(100);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::QueueInner;
+use super::pool::lock;
 use super::task::{expired_in_run, failed};
 use tensorserve_os::{self as os, Priority};
 use tensorserve_platform::RunOptions;
@@ -161,8 +162,4 @@ impl QueueInner {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

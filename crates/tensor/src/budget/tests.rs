@@ -64,7 +64,8 @@ fn probes_are_answered_when_all_memory_is_in_use() {
     let server = MemoryBudget::new(INITIAL);
     let _request = server.request().expect("one");
     assert!(server.request().expect_err("full").is_overload());
-    server.silent_request().begin_beyond_limit();
+    assert!(server.silent_request().begin_for(false).expect_err("full").is_overload());
+    server.silent_request().begin_for(true).expect("a probe");
     assert_eq!(server.used(), INITIAL);
 }
 
