@@ -1,6 +1,7 @@
-//! Counters of what is in progress, which are right also after a panic.
+//! Counters of what is in progress, and locks, which are right also after a panic.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::metrics::QueueMetrics;
@@ -57,4 +58,9 @@ impl Drop for BusyGuard<'_> {
             self.end();
         }
     }
+}
+
+/// Locks a mutex, also one that a thread has left locked in a panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

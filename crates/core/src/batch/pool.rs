@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::guards::lock;
 use super::task::{
     BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
@@ -88,10 +89,6 @@ impl PoolQueue {
 
 /// Longer than the time between the stamp of a request and its place in the queue.
 const STAMP_TO_QUEUE: Duration = Duration::from_millis(100);
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Pool {
     /// A pool without threads. Those of one that is watched start with the first request.

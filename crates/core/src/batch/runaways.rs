@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::QueueInner;
-use super::pool::lock;
+use super::guards::lock;
 use super::task::{expired_in_run, failed};
 use tensorserve_os::{self as os, Priority};
 use tensorserve_platform::RunOptions;
