@@ -64,9 +64,13 @@ class Server:
         self.log = self.folder / "server.log"
         self.models = lay_out_models(self.folder)
         config = self.folder / "models.toml"
-        config.write_text(model_list(self.models, self.folder) + (loop_list() if loops else ""))
+        self.settings = model_list(self.models, self.folder) + (loop_list() if loops else "")
+        config.write_text(self.settings)
         command = ["serve", "--http-port", "0", "--grpc-port", "0", "--config", str(config)]
         command += ["--load-probe-cache", str(self.folder / "probes"), *arguments]
+        # A directory of models, for folders beside it that are none.
+        shutil.copytree(ROOT / "models/half_plus_two", self.folder / "strange/steady")
+        command.append(str(self.folder / "strange"))
         with self.log.open("wb") as log:
             self.running = Running(
                 command,
@@ -143,6 +147,8 @@ def lay_out_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     """Copies of the models that are changed, the others where they are."""
     swapped = folder / "models/half_plus_two"
     shutil.copytree(ROOT / "models/half_plus_two", swapped)
+    vanishing = folder / "models/vanishing"
+    shutil.copytree(ROOT / "models/half_plus_two", vanishing)
     scripted = folder / "models/scripted"
     shutil.copytree(ROOT / "models/half_plus_two", scripted)
     (folder / "code").mkdir()
@@ -152,6 +158,7 @@ def lay_out_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     (pictures / "tensorserve.toml").write_text(IMAGE_STEP)
     return {
         "half_plus_two": swapped,
+        "vanishing": vanishing,
         "scripted": scripted,
         "pictures": pictures,
         "digits": ROOT / "models/digits",

@@ -29,10 +29,11 @@ import overload
 import rows
 from attacks import ATTACKS, DISTURBANCES, Attackers, table
 from endless import ENDLESS
+from files import CHANGES, Disturber, Health, OpenStreams
 from memory import MEMORY_ATTACKS
 from messages import MIB
 from server import ROOT, Sampler, Server
-from traffic import EVERY_PROTOCOL, SIMPLE_MIX, Traffic
+from traffic import ATTACKED_MIX, EVERY_PROTOCOL, Traffic
 
 PROCESS_MEMORY = 1024 * MIB
 # The last part of the attacks asks for runs that do not end, which have this time limit. Honest requests may take so
@@ -44,6 +45,8 @@ ENDLESS_PART, RUN_SECONDS, LONGEST_WAIT, STARTED_THREADS = (
     2 * (os.cpu_count() or 1) + 2,
 )
 ALONE_SECONDS = 20
+# The longest that an answer about health, and a stop with idle streams, may take, in seconds.
+HEALTH_SECONDS, STOP_SECONDS = 1, 5
 # Requests per second of each honest client.
 RATE = 5
 # A short soak still shows growth: memory settles in its first quarter.
@@ -136,22 +139,31 @@ def attack(seconds: float) -> int:
     limit = 256 * MIB
     limits = {resource.RLIMIT_DATA: PROCESS_MEMORY}
     arguments = ["--max-request-memory", "256MiB", "--request-timeout", f"{RUN_SECONDS}s"]
+    arguments += ["--poll-interval", "100ms"]
     server = Server(*arguments, limits=limits, loops=True)
     print("memory of the process: 1 GiB by RLIMIT_DATA")
     idle = server.status("VmRSS")
     alone = measured(server, min(ALONE_SECONDS, seconds))
+    health = Health(server)
+    health.start()
     attackers = Attackers(server.http, server.grpc, {**ATTACKS, **MEMORY_ATTACKS})
+    disturbers = [Disturber(server, change, pause) for change, pause in CHANGES.items()]
     sampler = Sampler(server, 0.5)
-    sampler.start()
+    for thread in (sampler, *disturbers):
+        thread.start()
     traffic = measured(server, seconds * (1 - ENDLESS_PART))
+    for disturber in disturbers:
+        disturber.stop()
     results = attackers.stop()
     threads = server.status("Threads") if server.alive() else 0
     attackers = Attackers(server.http, server.grpc, ENDLESS)
     beside_endless = measured(server, seconds * ENDLESS_PART)
     results |= attackers.stop()
     sampler.stop()
+    health.stop()
     bounds = Bounds()
     print(f"attacks for {seconds:.0f} s:\n{table(results)}")
+    local_rows(bounds, disturbers, health)
     alive = server.alive()
     bounds.row("the process lives", str(alive), "True", alive)
     honest_rows(bounds, traffic)
@@ -164,7 +176,28 @@ def attack(seconds: float) -> int:
         print(server.log_tail())
         return 1
     memory_rows(bounds, server, sampler, limit)
-    return end(server, bounds)
+    streams = OpenStreams(server)
+    begin = time.monotonic()
+    failed = end(server, bounds)
+    stop_seconds = time.monotonic() - begin
+    streams.close()
+    holds = stop_seconds <= STOP_SECONDS
+    bounds.row("stop with idle streams, s", f"{stop_seconds:.1f}", f"{STOP_SECONDS} s", holds)
+    return failed or min(bounds.missed, 1)
+
+
+def local_rows(bounds: Bounds, disturbers: list[Disturber], health: Health) -> None:
+    """What was done to the server from its own machine, and whether it said that it is healthy meanwhile."""
+    for disturber in disturbers:
+        failures = disturber.failures
+        name = disturber.change.__name__.replace("_", " ")
+        bounds.row(name, str(disturber.done), f"{len(failures)} failures", not failures)
+        for failure in failures[:5]:
+            print(f"    {failure}")
+    slowest = f"{health.longest:.2f}"
+    in_time = health.longest <= HEALTH_SECONDS
+    bounds.row("slowest answer about health, s", slowest, f"{HEALTH_SECONDS} s", in_time)
+    bounds.row("  failed", str(health.failures), "0", not health.failures)
 
 
 def endless_rows(bounds: Bounds, traffic: Traffic, server: Server, threads: int) -> None:
@@ -186,7 +219,7 @@ def endless_rows(bounds: Bounds, traffic: Traffic, server: Server, threads: int)
 
 
 def measured(server: Server, seconds: float) -> Traffic:
-    traffic = Traffic(server, SIMPLE_MIX, RATE)
+    traffic = Traffic(server, ATTACKED_MIX, RATE)
     wait(server, seconds)
     return traffic.stop()
 

@@ -49,6 +49,10 @@ class Client:
         body = json.dumps({"instances": NUMBERS}).encode()
         expect(json.loads(self.post("/v1/models/half_plus_two:predict", body))["predictions"])
 
+    def vanishing(self) -> None:
+        body = json.dumps({"instances": NUMBERS}).encode()
+        expect(json.loads(self.post("/v1/models/vanishing:predict", body))["predictions"])
+
     def sagemaker(self) -> None:
         body = json.dumps({"instances": NUMBERS}).encode()
         expect(json.loads(self.post("/invocations", body))["predictions"])
@@ -111,6 +115,7 @@ class Client:
 
 # What the clients of the attack send, and those of the soak.
 SIMPLE_MIX = [Client.rest, Client.digits]
+ATTACKED_MIX = [*SIMPLE_MIX, Client.vanishing]
 EVERY_PROTOCOL = [
     Client.rest,
     Client.grpc,
