@@ -45,6 +45,7 @@ mod external_ops;
 mod fetch_command;
 mod foreign_formats;
 mod given_up;
+mod grpc_panics;
 #[cfg(feature = "h2o")]
 mod h2o;
 mod https;

@@ -1,5 +1,5 @@
-//! The layer before all gRPC services: it checks the permission that a method requires, and limits
-//! how long messages and responses take.
+//! The layer before all gRPC services: it checks the permission that a method requires, limits how long
+//! messages and responses take, and catches panics ([`caught`](super::caught)).
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -14,6 +14,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower_layer::Layer;
 
+use super::caught::CaughtService;
 use super::deadline;
 use super::gate::Gate;
 use super::held_call::HeldBody;
@@ -48,9 +49,10 @@ pub(super) struct GateLayer {
 }
 
 impl<S> Layer<S> for GateLayer {
-    type Service = GatedService<S>;
+    type Service = GatedService<CaughtService<S>>;
 
-    fn layer(&self, inner: S) -> GatedService<S> {
+    fn layer(&self, inner: S) -> Self::Service {
+        let inner = CaughtService::new(inner, self.api.engine().metrics().clone());
         let (gate, api) = (self.gate.clone(), self.api.clone());
         let (body_timeout, silent_calls) = (self.body_timeout, self.silent_calls.clone());
         GatedService { inner, gate, api, body_timeout, silent_calls }
@@ -73,7 +75,7 @@ type CallResult = Result<Response, Infallible>;
 type InFlightResponse<F> =
     Map<Join<BudgetedCall<F>, Ready<CallResources>>, fn((CallResult, CallResources)) -> CallResult>;
 /// The service's response, within the memory of the request.
-type BudgetedCall<F> = Budgeted<Pin<Box<F>>>;
+type BudgetedCall<F> = Budgeted<F>;
 /// What a call holds until its response is there, or sent.
 type CallResources = (InFlight, RequestBudget);
 type Checked = Pin<Box<dyn Future<Output = CallResult> + Send>>;
@@ -86,7 +88,7 @@ where
         + Clone
         + Send
         + 'static,
-    S::Future: Send,
+    S::Future: Send + Unpin,
 {
     type Response = Response;
     type Error = Infallible;
@@ -119,7 +121,7 @@ where
         + Clone
         + Send
         + 'static,
-    S::Future: Send,
+    S::Future: Send + Unpin,
 {
     /// The record of the call, if it is recorded.
     fn record(&self, request: &mut http::Request<Body>) -> Option<RecordedCall> {
@@ -170,7 +172,7 @@ where
             AuthOutcome::Decided(Ok(identity)) => {
                 priority::grant(&budget, &identity, asked_priority(&request));
                 let in_flight = self.api.engine().metrics().in_flight();
-                let call = Budgeted::new(budget.clone(), Box::pin(self.inner.call(request)));
+                let call = Budgeted::new(budget.clone(), self.inner.call(request));
                 let response = join(call, ready((in_flight, budget)));
                 Either::Left(
                     response.map(|(response, (_in_flight, budget))| held(response, budget)),
@@ -191,7 +193,7 @@ where
                     match checking.result().await {
                         Ok(identity) => {
                             priority::grant(&budget, &identity, asked_priority(&request));
-                            let call = Box::pin(inner.call(request));
+                            let call = inner.call(request);
                             held(Budgeted::new(budget.clone(), call).await, budget)
                         }
                         Err(refusal) => {

@@ -41,6 +41,7 @@ mod authority;
 pub mod body;
 mod builtin;
 mod calls;
+mod caught;
 pub mod config;
 mod connection;
 mod corked;
