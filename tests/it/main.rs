@@ -30,6 +30,7 @@ mod batching;
 #[cfg(feature = "catboost")]
 mod catboost;
 mod certificates;
+mod changing_files;
 mod cli;
 mod clients;
 mod console;
@@ -141,6 +142,7 @@ mod transform_state;
     feature = "xgboost"
 ))]
 mod unknown_names;
+mod unset_variables;
 mod warm_up;
 mod warmup_command;
 mod worker;

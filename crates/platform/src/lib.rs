@@ -30,8 +30,10 @@ pub mod library;
 mod ops;
 pub mod pool;
 mod samples;
+pub mod states;
 mod synthetic;
 mod trust;
+pub mod unset;
 
 /// A runtime that can serve models of one kind.
 pub trait Platform: Send + Sync {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tensorserve_platform::states::{FileStates, Strictness};
 use tensorserve_platform::{
     EndedProcess, Executable, LoadOptions, Loaded, OpRun, Platform, Profiled, RunOptions,
 };
@@ -44,6 +45,7 @@ pub(crate) fn load(
     model: &str,
 ) -> Result<Loaded> {
     let request = link.request(platform.name(), folder, options).map_err(cannot_start)?;
+    let files = FileStates::of(&request.folder);
     let (process, description, defaults) = ModelProcess::start(link, &request)?;
     let signatures = description.signatures(&defaults).map_err(cannot_start)?;
     let (bytes, marshalled_hooks) = (description.bytes, description.marshalled_hooks);
@@ -61,6 +63,7 @@ pub(crate) fn load(
         link: Arc::clone(link),
         request,
         description,
+        files,
     };
     let executable = Arc::new(IsolatedExecutable(isolated));
     let spawned = thread::Builder::new().name("isolated".to_owned()).spawn(|| supervisor.run());
@@ -351,6 +354,7 @@ struct Supervisor {
     request: ProbeRequest,
     /// What the version was when it was loaded.
     description: VersionDescription,
+    files: FileStates,
 }
 
 impl Supervisor {
@@ -397,11 +401,16 @@ impl Supervisor {
 
     fn start(&self) -> Result<ModelProcess> {
         let (process, description, _) = ModelProcess::start(&self.link, &self.request)?;
-        if description != self.description {
-            let why = "its files have changed since it was loaded; reload the model";
-            return Err(Error::precondition(why));
+        let why = "its files have changed since it was loaded; reload the model";
+        let after = FileStates::of(&self.request.folder);
+        // Whoever has asked it before would get answers of another version.
+        if let Some(change) = self.files.change(&after, Strictness::Content) {
+            return Err(Error::precondition(format!("{why} ({change})")));
         }
-        Ok(process)
+        match description == self.description {
+            true => Ok(process),
+            false => Err(Error::precondition(why)),
+        }
     }
 
     /// Changes the state, unless the version is unloaded.

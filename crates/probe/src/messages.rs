@@ -56,6 +56,20 @@ pub(crate) enum Progress {
     Refused,
     /// The version needs more memory than there is; the runtime's message.
     OutOfMemory(String),
+    /// The version cannot serve, because its files lack values; the reason.
+    Unset(String),
+}
+
+impl Progress {
+    /// Whether the child has nothing left to do.
+    pub(crate) fn is_last(&self) -> bool {
+        match self {
+            Progress::Tried | Progress::Refused | Progress::OutOfMemory(_) | Progress::Unset(_) => {
+                true
+            }
+            Progress::Loading | Progress::Running(_) | Progress::Ran | Progress::Trying(_) => false,
+        }
+    }
 }
 
 /// The result of a probe.
@@ -67,6 +81,8 @@ pub(crate) enum ProbeOutcome {
     Refused,
     /// It needs more memory than there is.
     OutOfMemory(String),
+    /// It cannot serve, because its files lack values.
+    Unset(String),
     /// It crashed or took too long.
     Failed(String),
 }

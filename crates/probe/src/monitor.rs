@@ -104,9 +104,7 @@ impl Monitor {
         });
         let printed = thread::spawn(move || last_output(output));
         let (last, exceeded) = self.last_stage(&stages);
-        if exceeded.is_some()
-            || matches!(last, Progress::Tried | Progress::Refused | Progress::OutOfMemory(_))
-        {
+        if exceeded.is_some() || last.is_last() {
             // Its runtime's threads may take their time to end.
             self.process.kill();
         }
@@ -129,6 +127,7 @@ impl Monitor {
                 ProbeOutcome::Passed { ended_by: Some(format!("{input}: the process {ended}")) }
             }
             Progress::Refused => ProbeOutcome::Refused,
+            Progress::Unset(why) => ProbeOutcome::Unset(why),
             Progress::OutOfMemory(message) => {
                 let limit = self.limit >> 20;
                 let why = format!("it needs more than the {limit} MiB of load_probe_memory");
@@ -154,14 +153,11 @@ impl Monitor {
                 Err(RecvTimeoutError::Disconnected) => return (last, None),
                 Err(RecvTimeoutError::Timeout) => return (last, Some(limit)),
             }
-            match last {
-                Progress::Tried | Progress::Refused | Progress::OutOfMemory(_) => {
-                    return (last, None);
-                }
-                Progress::Ran | Progress::Trying(_) => {
-                    (limit, since) = (TRIAL_LIMIT, Instant::now());
-                }
-                Progress::Loading | Progress::Running(_) => {}
+            if last.is_last() {
+                return (last, None);
+            }
+            if matches!(last, Progress::Ran | Progress::Trying(_)) {
+                (limit, since) = (TRIAL_LIMIT, Instant::now());
             }
         }
     }

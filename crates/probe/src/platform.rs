@@ -51,7 +51,9 @@ impl ProbedPlatform {
         let started = Instant::now();
         let outcome = link.probe(self.inner.name(), folder, options);
         let verdict = judged(outcome, folder, started)?;
-        if let Some(verdict) = verdict {
+        let after = verdicts.fingerprint(&*self.inner, &runtime, folder, options);
+        // Others than those that were read before may have been probed.
+        if let Some(verdict) = verdict.filter(|_| after.is_ok_and(|after| after == files)) {
             verdicts.remember(&files, verdict);
         }
         Ok(verdict.unwrap_or_default())
@@ -79,6 +81,7 @@ fn judged(
         }
         Ok(ProbeOutcome::Refused) => Ok(None),
         Ok(ProbeOutcome::OutOfMemory(why)) => Err(Error::new(Code::ResourceExhausted, why)),
+        Ok(ProbeOutcome::Unset(why)) => Err(Error::new(Code::FailedPrecondition, why)),
         Ok(ProbeOutcome::Failed(why)) => {
             Err(Error::new(Code::FailedPrecondition, why).with_source(EndedProcess))
         }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tensorserve_platform::{
-    Executable, Platform, RunOptions, synthetic_dims, synthetic_input, synthetic_inputs,
+    Executable, Platform, RunOptions, synthetic_dims, synthetic_input, synthetic_inputs, unset,
 };
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{Signature, TensorSpec};
@@ -35,9 +35,12 @@ pub(crate) fn load_and_run(
             continue; // A run may have effects outside the process.
         }
         tell(progress, &Progress::Running(signature.name.clone()));
-        if let Err(error) = run_declared(&*loaded.executable, index, signature)
-            && let Some(stage) = stage_of(&error)
-        {
+        let Err(error) = run_declared(&*loaded.executable, index, signature) else {
+            continue;
+        };
+        let refusal = unset::refusal(&error, signature, &loaded.signatures);
+        let unset = refusal.map(|refusal| Progress::Unset(refusal.message().to_owned()));
+        if let Some(stage) = unset.or_else(|| stage_of(&error)) {
             return tell(progress, &stage);
         }
     }
@@ -60,7 +63,7 @@ fn tell(progress: &mut impl Write, stage: &Progress) {
     }
 }
 
-/// The stage to report for an error. Other errors than exhausted memory do not fail the version:
+/// The stage to report for an error. Other errors than exhausted memory and unset variables do not fail the version:
 /// a model may reject synthetic inputs.
 fn stage_of(error: &Error) -> Option<Progress> {
     let is_memory = error.code() == Code::ResourceExhausted;

@@ -3,7 +3,7 @@
 //! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
 //! * [`saved_model`], [`frozen`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without
 //!   the library; [`model_files`] finds them;
-//! * [`trace`] reads profiles;
+//! * [`trace`] reads profiles, [`unset`] errors;
 //! * this file implements the [`Platform`].
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -50,6 +50,7 @@ mod remote;
 mod rows;
 mod saved_model;
 mod trace;
+mod unset;
 
 /// The library's files in Python's wheels and in the archive of the C API.
 const LIBRARY: Library = Library {
@@ -552,7 +553,8 @@ impl SavedModelExecutable {
 
 impl Executable for SavedModelExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        self.session.run(self.endpoints(signature)?.with(inputs), options)
+        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
+        outputs.map_err(unset::with_cause)
     }
 
     fn profile(

@@ -51,7 +51,7 @@ pub fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, Vec<u8>)]) ->
 
 /// A `Placeholder` of this type and shape; -1 is a dimension of any size.
 pub fn placeholder(name: &str, dtype: u64, dims: &[i64]) -> Vec<u8> {
-    node(name, "Placeholder", &[], &[("dtype", a_type(dtype)), ("shape", bytes(7, &shape(dims)))])
+    node(name, "Placeholder", &[], &[("dtype", a_type(dtype)), ("shape", a_shape(dims))])
 }
 
 /// A call of `function`, which maps a string to a string.
@@ -76,6 +76,11 @@ pub fn function(name: &str, nodes: &[Vec<u8>], result: &str) -> Vec<u8> {
 /// An `AttrValue` that is a type.
 pub fn a_type(dtype: u64) -> Vec<u8> {
     number(6, dtype)
+}
+
+/// An `AttrValue` that is a shape.
+pub fn a_shape(dims: &[i64]) -> Vec<u8> {
+    bytes(7, &shape(dims))
 }
 
 /// A `SignatureDef` of these inputs and outputs, whose values are `TensorInfo`s.

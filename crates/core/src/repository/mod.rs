@@ -31,6 +31,7 @@ use self::board::{Board, ModelStatus};
 use self::journal::Journal;
 
 mod board;
+mod files;
 mod journal;
 mod lifecycle;
 mod policy;

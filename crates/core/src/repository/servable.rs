@@ -21,7 +21,7 @@ use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
     Executable, ExternalOp, LoadOptions, Packaging, Platform, PlatformInfo, RunOptions,
-    has_marshalled_hooks, synthetic_inputs,
+    has_marshalled_hooks, synthetic_inputs, unset,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Error, Result};
@@ -151,7 +151,7 @@ impl VersionLoad<'_> {
 
     /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.
     fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
-        servable.warm();
+        servable.warm()?;
         let handle = ModelHandle { servable: Arc::clone(servable), log: None, traffic: None };
         self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
     }
@@ -275,7 +275,11 @@ impl Servable {
 
     /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
     /// the first request, and the batcher knows the run time.
-    fn warm(&self) {
+    ///
+    /// # Errors
+    /// If the version cannot serve, because its files lack values.
+    fn warm(&self) -> Result<()> {
+        let all: Vec<Signature> = self.model_queues().map(|(it, _)| it.clone()).collect();
         for (signature, queue) in self.model_queues() {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
@@ -284,6 +288,9 @@ impl Servable {
             let started = Instant::now();
             for &rows in sizes {
                 if let Err(error) = warm_size(signature, queue, rows) {
+                    if let Some(refusal) = unset::refusal(&error, signature, &all) {
+                        return Err(refusal);
+                    }
                     // The model may reject synthetic inputs; the runtime's plan is built
                     // nevertheless.
                     let (model, version, name) =
@@ -298,6 +305,7 @@ impl Servable {
                 }
             }
         }
+        Ok(())
     }
 
     /// Records how long the load and the warm-up took.

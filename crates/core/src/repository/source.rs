@@ -3,15 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use super::policy;
 use crate::config::{ModelConfig, SourceConfig, VersionPolicy, is_model_name};
-use tensorserve_os::files::endless_kind;
-use tensorserve_platform::{Completeness, Place, Platforms, names_version};
+use tensorserve_platform::{Place, Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A model that a source holds.
@@ -231,135 +227,14 @@ fn versions_among(
     versions
 }
 
-/// The state of a version's files at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fingerprint {
-    hash: u64,
-    /// The latest change of any of them.
-    newest: SystemTime,
-    /// The size of all files, without directories.
-    pub(super) bytes: u64,
-}
-
-impl Fingerprint {
-    /// Reads the metadata of all files of the version at `path`; unreadable ones count as missing.
-    pub(super) fn of(path: &Path) -> Self {
-        let mut walk = FingerprintWalk {
-            hasher: DefaultHasher::new(),
-            newest: SystemTime::UNIX_EPOCH,
-            bytes: 0,
-        };
-        walk.visit(files_of(path), 0);
-        let FingerprintWalk { hasher, newest, bytes } = walk;
-        Fingerprint { hash: hasher.finish(), newest, bytes }
-    }
-
-    /// Whether no file has changed for `time`. Then no copy is in progress, and the files need not
-    /// be compared again.
-    pub(super) fn is_settled(&self, time: Duration) -> bool {
-        let since = SystemTime::now().duration_since(self.newest);
-        since.is_ok_and(|since| since >= time)
-    }
-}
-
-/// The files of the model at `path`: the entries of its directory, its one file, or, where several
-/// files are in one directory, those whose names begin with the last part of `path`.
-fn files_of(path: &Path) -> Vec<PathBuf> {
-    if path.is_dir() {
-        return inside(path);
-    }
-    if path.is_file() {
-        return vec![path.to_owned()];
-    }
-    let (Some(folder), Some(prefix)) = (path.parent(), path.file_name()) else {
-        return Vec::new();
-    };
-    let begins = |path: &PathBuf| {
-        let name = path.file_name().map(OsStr::as_encoded_bytes);
-        name.is_some_and(|name| name.starts_with(prefix.as_encoded_bytes()))
-    };
-    inside(folder).into_iter().filter(begins).collect()
-}
-
-/// Whether the version in `folder` can be loaded; `None` if no platform recognises it. `named` is the platform that
-/// its settings name.
-pub(super) fn check(
-    folder: &Path,
-    platforms: &Platforms,
-    named: Option<&str>,
-) -> Option<Completeness> {
-    let platform = platforms.of_version(folder, named)?;
-    if let Some(found) = find_endless(files_of(folder), 0) {
-        return Some(Completeness::Broken(Error::invalid(found)));
-    }
-    Some(platform.check(folder))
-}
-
-/// What is wrong with the first of these paths, or below them, that a runtime could wait for without end.
-fn find_endless(paths: Vec<PathBuf>, depth: usize) -> Option<String> {
-    for path in paths {
-        let Ok(meta) = fs::metadata(&path) else {
-            continue;
-        };
-        if let Some(kind) = endless_kind(&meta) {
-            let path = path.display();
-            return Some(format!("{path} is {kind}; the files of a model must be regular files"));
-        }
-        if meta.is_dir()
-            && depth < DEEPEST
-            && let Some(found) = find_endless(inside(&path), depth + 1)
-        {
-            return Some(found);
-        }
-    }
-    None
-}
-
-/// The entries of a directory, in byte order; none if it cannot be read.
-fn inside(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
-/// The most directory levels to visit: enough for any model, and a limit for cyclic links.
-const DEEPEST: usize = 16;
-
-/// A walk over the files of a version.
-struct FingerprintWalk {
-    hasher: DefaultHasher,
-    newest: SystemTime,
-    bytes: u64,
-}
-
-impl FingerprintWalk {
-    fn visit(&mut self, paths: Vec<PathBuf>, depth: usize) {
-        for path in paths {
-            let Ok(meta) = fs::metadata(&path) else {
-                continue;
-            };
-            path.hash(&mut self.hasher);
-            let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec());
-            (meta.len(), changed).hash(&mut self.hasher);
-            // The change time and not the modification time, which a copy may set to the past.
-            let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
-            self.newest = (SystemTime::UNIX_EPOCH + seconds).max(self.newest);
-            if !meta.is_dir() {
-                self.bytes = self.bytes.saturating_add(meta.len());
-            } else if depth < DEEPEST {
-                self.visit(inside(&path), depth + 1);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use std::sync::Arc;
-    use tensorserve_platform::{Inspection, LoadOptions, Loaded, Place as Path, Platform};
+    use tensorserve_platform::{
+        Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
+    };
 
     /// A platform whose models are the directories with a `saved_model.pb`, and files `*.flat`.
     struct ByFile;
@@ -494,20 +369,5 @@ mod tests {
         // One of its versions is there and cannot be read: nothing is known about the model.
         let error = discovered("all/b", "all/b/2").expect_err("unreadable");
         assert!(error.message().contains("all/b/2 does not respond"), "{error}");
-    }
-
-    #[test]
-    fn a_change_shows_in_the_fingerprint() {
-        let place = Place::with(&["m/1"]);
-        let folder = place.root.path().join("m/1");
-        let before = Fingerprint::of(&folder);
-        assert_eq!(before, Fingerprint::of(&folder));
-        assert!(!before.is_settled(Duration::from_secs(60)));
-        fs::write(folder.join("more"), "y").expect("file");
-        assert_ne!(before, Fingerprint::of(&folder));
-        // The directory itself does not add to the size.
-        fs::create_dir(folder.join("variables")).expect("directory");
-        fs::write(folder.join("variables/data"), "1234").expect("file");
-        assert_eq!((before.bytes, Fingerprint::of(&folder).bytes), (1, 6));
     }
 }

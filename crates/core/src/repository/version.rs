@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use super::VersionState;
+use super::files::Fingerprint;
 use super::journal::{LifecycleEvent, WATCH};
 use super::policy::{LONGEST_RETRY, Phase, VersionSnapshot};
 use super::servable::Servable;
-use super::source::Fingerprint;
 use tensorserve_platform::Completeness;
 use tensorserve_tensor::error::Error;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tensorserve_os::exit_now;
 use tensorserve_os::fork::fork;
-use tensorserve_platform::{Executable, Platforms, RunOptions};
+use tensorserve_platform::{Executable, Platforms, RunOptions, unset};
 use tensorserve_tensor::error::{Error, Result};
 
 use super::channel::{Channel, Frame};
@@ -77,7 +77,11 @@ fn load_and_serve(
     for (index, signature) in loaded.signatures.iter().enumerate() {
         if signature.read_only {
             // A model may reject synthetic inputs; what matters is that it survives them.
-            let _ = run_declared(&*loaded.executable, index, signature);
+            let ran = run_declared(&*loaded.executable, index, signature);
+            let refusal = ran.err().and_then(|e| unset::refusal(&e, signature, &loaded.signatures));
+            if let Some(refusal) = refusal {
+                return i32::from(control.send(&failed(&refusal)).is_err());
+            }
         }
     }
     let (description, defaults) = VersionDescription::of(&loaded);

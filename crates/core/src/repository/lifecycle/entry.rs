@@ -246,8 +246,9 @@ impl ModelEntry {
         let key = self.key(number);
         let version = self.versions.get_mut(&number)?;
         version.set_state(VersionState::Loading);
-        let (folder, config) = (version.folder.clone(), self.config.clone());
-        Some(LoadJob { key, folder, config, threads: self.thread_hint() })
+        let (folder, checked) = (version.folder.clone(), version.seen);
+        let (config, threads) = (self.config.clone(), self.thread_hint());
+        Some(LoadJob { key, folder, config, checked, threads })
     }
 
     /// A version is loaded. It serves from now on, unless (false) it is of an earlier incarnation.

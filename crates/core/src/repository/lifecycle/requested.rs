@@ -14,10 +14,11 @@ use super::plan::LoadOutcome;
 use super::waiters::ReadyWaiter;
 use crate::config::SourceConfig;
 use crate::repository::VersionState;
-use crate::repository::source::{self, DiscoveredModel, Discovery, Fingerprint, no_response};
+use crate::repository::files::{Fingerprint, check_whole};
+use crate::repository::source::{DiscoveredModel, Discovery, no_response};
 use crate::repository::stores::Scanned;
 use crate::repository::version::{FileCheck, Version};
-use tensorserve_platform::{Completeness, Platforms};
+use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 impl LifecycleManager {
@@ -109,20 +110,8 @@ fn discover_one(mut discovery: Discovery, source: &SourceConfig) -> Result<Disco
 /// Checks that all files of a version are there, and returns what they look like. Unlike a source, a
 /// request does not wait for them.
 fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Result<Fingerprint> {
-    let path = folder.display();
-    let Some(completeness) = source::check(folder, platforms, named) else {
-        let message = format!(
-            "{path} contains no model file of a supported platform, such as saved_model.pb"
-        );
-        return Err(Error::not_found(message));
-    };
-    match completeness {
-        Completeness::Complete => Ok(Fingerprint::of(folder)),
-        Completeness::Missing(what) => {
-            Err(Error::new(Code::FailedPrecondition, format!("{path}: {what} is missing")))
-        }
-        Completeness::Broken(error) => Err(error),
-    }
+    check_whole(folder, platforms, named)?;
+    Ok(Fingerprint::of(folder))
 }
 
 /// A version whose files have been checked.

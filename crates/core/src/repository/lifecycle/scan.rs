@@ -9,7 +9,7 @@ use super::LifecycleManager;
 use super::disk::Disk;
 use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
 use super::sources::SourceScan;
-use crate::repository::source::{self, Fingerprint};
+use crate::repository::files::{self, Fingerprint};
 use crate::repository::stores::StoreFetch;
 use crate::repository::version::{FileCheck, Version};
 use crate::repository::{RepositoryShared, VersionState};
@@ -123,7 +123,7 @@ fn check_files_of(
         }
         FileStep::Check => {
             let platforms = shared.platforms.clone();
-            let check = move |folder: &Path| source::check(folder, &platforms, platform);
+            let check = move |folder: &Path| files::check(folder, &platforms, platform);
             if let Some(completeness) = disk.read(&version.folder, check) {
                 version.checked(completeness);
             }

@@ -13,6 +13,7 @@ use super::VersionKey;
 use super::control::ManagerEvent;
 use crate::config::ModelConfig;
 use crate::repository::RepositoryShared;
+use crate::repository::files::{FilesInUse, Fingerprint};
 use crate::repository::servable::{Servable, VersionLoad};
 use crate::repository::stores::{FolderLease, StoreFetch};
 use tensorserve_tensor::error::{Error, Result};
@@ -74,6 +75,8 @@ pub(super) struct LoadJob {
     pub(super) key: VersionKey,
     pub(super) folder: PathBuf,
     pub(super) config: ModelConfig,
+    /// What its files looked like when they were checked.
+    pub(super) checked: Option<Fingerprint>,
     /// How many threads within an operation suited earlier versions.
     pub(super) threads: Option<usize>,
 }
@@ -136,9 +139,13 @@ impl LoadJob {
         shared: &RepositoryShared,
         reports: &Sender<ManagerEvent>,
     ) -> Result<Arc<Servable>> {
-        let platform = shared.platforms.of_version(&self.folder, self.config.platform);
-        let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
         let lease = self.lease(shared)?;
+        let named = self.config.platform;
+        let platform = shared.platforms.of_version(&self.folder, named);
+        let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
+        let runs_own_code = platform.must_be_named() || self.config.code.is_some();
+        let found_by = (&shared.platforms, named);
+        let files = FilesInUse::begin(&self.folder, self.checked, found_by, runs_own_code)?;
         let load = VersionLoad {
             model: &self.key.model,
             version: self.key.version,
@@ -155,7 +162,7 @@ impl LoadJob {
             files: &*shared.files,
             lease,
         };
-        load.run(|| drop(reports.send(ManagerEvent::Warming(self.key.clone()))))
+        files.end(load.run(|| drop(reports.send(ManagerEvent::Warming(self.key.clone())))))
     }
 }
 
