@@ -14,8 +14,7 @@ use super::memory::unwatched;
 use super::server::{HeaderList, MAX_BODY_BYTES, MODES, received, server, wait};
 use super::target::{selected, split};
 
-const LIMITS: BodyLimits =
-    BodyLimits { bytes: MAX_BODY_BYTES, time: std::time::Duration::from_secs(10) };
+const LIMITS: BodyLimits<'_> = BodyLimits::new(MAX_BODY_BYTES, std::time::Duration::from_secs(10));
 
 /// The boundary of the forms.
 const BOUNDARY: &str = "b";

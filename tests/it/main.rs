@@ -115,6 +115,7 @@ mod spark;
 mod split;
 mod steps;
 mod stop;
+mod stop_clients;
 #[cfg(feature = "stores")]
 mod store_faults;
 #[cfg(feature = "stores")]

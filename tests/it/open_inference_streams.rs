@@ -21,6 +21,10 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::support::client::get;
+use crate::support::fake::Model;
+use crate::support::place::Place;
+use crate::support::process::Process;
 use crate::support::project;
 use crate::support::server::TestServer;
 
@@ -54,11 +58,15 @@ impl Client {
     }
 
     fn send(&self, id: &str, model: &str, value: f32) {
+        self.send_as(id, model, value, &[1]);
+    }
+
+    fn send_as(&self, id: &str, model: &str, value: f32, shape: &[i64]) {
         let contents = InferTensorContents { fp32_contents: vec![value], ..Default::default() };
         let input = InferInputTensor {
             name: "x".to_owned(),
             datatype: "FP32".to_owned(),
-            shape: vec![1],
+            shape: shape.to_vec(),
             contents: Some(contents),
             ..InferInputTensor::default()
         };
@@ -144,6 +152,50 @@ fn an_open_stream_does_not_hold_up_the_shutdown() {
     drop(client);
     let took = stopping.join().expect("no panic");
     assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
+fn a_request_that_has_begun_is_answered_before_its_stream_ends() {
+    let place = Place::of(&Model::gated(), |settings| {
+        settings.server.num_batch_threads = Some(1);
+        settings.server.inline_budget_micros = Some(0);
+    });
+    let mut client = Client::connect(place.server.grpc_address(), None).expect("a stream");
+    client.send_as("", "m", 4.0, &[1, 1]);
+    while place.fake.runs_gate().waiting() == 0 {
+        client.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    }
+    let Place { server, fake, .. } = place;
+    let engine = server.engine.clone();
+    let stopping = std::thread::spawn(move || server.stop());
+    while !engine.is_stopping() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fake.runs_gate().open();
+    assert!((client.output() - 4.0).abs() < f32::EPSILON);
+    let status = client.receive().expect_err("the server is stopping");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert_eq!(status.message(), "the server is shutting down");
+    drop(client);
+    stopping.join().expect("no panic");
+}
+
+#[test]
+fn streams_are_served_during_the_shutdown_delay() {
+    let options = ["--shutdown-delay", "1h"];
+    let process = Process::serve(&project("models/half_plus_two"), &options);
+    let mut before = Client::connect(process.grpc(), None).expect("a stream");
+    before.send("", "half_plus_two", 4.0);
+    assert!((before.output() - 4.0).abs() < f32::EPSILON);
+    process.signal("TERM");
+    while get(process.address, "/readyz").status == 200 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut after = Client::connect(process.grpc(), None).expect("a stream");
+    for client in [&mut before, &mut after] {
+        client.send("", "half_plus_two", 4.0);
+        assert!((client.output() - 4.0).abs() < f32::EPSILON);
+    }
 }
 
 #[test]

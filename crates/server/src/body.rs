@@ -1,7 +1,10 @@
 //! Reads request bodies, within limits of size, memory and time.
 
+use std::future::{Future, poll_fn};
 use std::io::{self, Read};
 use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use actix_web::dev::Payload;
@@ -11,6 +14,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use futures_util::{FutureExt, StreamExt};
 
+use super::connection::RequestProgress;
+use super::drain::{DrainPause, ListenerActivity};
 use tensorserve_core::engine::large;
 use tensorserve_tensor::ALIGNMENT;
 use tensorserve_tensor::budget::{self, RequestBudget};
@@ -54,13 +59,70 @@ impl From<Error> for BodyError {
 }
 
 /// Limits of a body.
-#[derive(Clone, Copy, Debug)]
-pub struct BodyLimits {
+#[derive(Clone, Copy)]
+pub struct BodyLimits<'a> {
     /// The most bytes, as received and as decompressed.
-    pub bytes: usize,
+    bytes: usize,
     /// The time in which all of it must arrive.
-    pub time: Duration,
+    time: Duration,
+    /// Its listener, and what arrives over its connection: while the listener ends, the client must not pause.
+    arrival: Option<(&'a ListenerActivity, &'a RequestProgress)>,
 }
+
+impl<'a> BodyLimits<'a> {
+    /// At most `bytes` bytes, as received and as decompressed, which all arrive within `time`.
+    #[must_use]
+    pub const fn new(bytes: usize, time: Duration) -> Self {
+        BodyLimits { bytes, time, arrival: None }
+    }
+
+    /// Those of a body that this listener receives over a connection with this progress.
+    pub(super) fn over(
+        self,
+        activity: &'a ListenerActivity,
+        progress: Option<&'a Rc<RequestProgress>>,
+    ) -> Self {
+        BodyLimits { arrival: progress.map(|progress| (activity, &**progress)), ..self }
+    }
+
+    pub(super) fn with_bytes(self, bytes: usize) -> Self {
+        BodyLimits { bytes, ..self }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What `receiving` gives, if the client sends it in time.
+    pub(super) async fn in_time<T>(
+        &self,
+        receiving: impl Future<Output = T>,
+    ) -> Result<T, BodyError> {
+        let mut receiving = pin!(tokio::time::timeout(self.time, receiving));
+        let mut seen = 0;
+        let mut drain = self.arrival.map(|(activity, progress)| {
+            seen = progress.reads();
+            (DrainPause::new(activity.clone()), progress)
+        });
+        poll_fn(|context| {
+            if let Poll::Ready(received) = receiving.as_mut().poll(context) {
+                return Poll::Ready(received.map_err(|_| too_slow(self.time)));
+            }
+            let Some((drain, progress)) = &mut drain else {
+                return Poll::Pending;
+            };
+            if std::mem::replace(&mut seen, progress.reads()) != progress.reads() {
+                drain.moved();
+            }
+            let stopped = |()| Err(BodyError::new(503, Code::Unavailable, NO_MORE.to_owned()));
+            drain.poll_over(context).map(stopped)
+        })
+        .await
+    }
+}
+
+/// The error of a body whose client pauses while its listener ends.
+const NO_MORE: &str = "the server is shutting down, and the request body does not arrive";
 
 /// The rest of a body that becomes larger than this is decompressed on a thread for large requests.
 const INFLATE_IN_PLACE: usize = 256 << 10;
@@ -102,7 +164,7 @@ async fn repeated(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> 
 pub async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
-    limits: BodyLimits,
+    limits: BodyLimits<'_>,
     budget: &RequestBudget,
     tensors_at: impl Fn() -> usize,
 ) -> Result<Bytes, BodyError> {
@@ -118,10 +180,7 @@ pub async fn read(
     // Most bodies arrive together with their head; only the others need a timer.
     let body = match reading.as_mut().now_or_never() {
         Some(body) => body,
-        None => match tokio::time::timeout(limits.time, reading).await {
-            Ok(body) => body,
-            Err(_) => return Err(too_slow(limits.time)),
-        },
+        None => limits.in_time(reading).await?,
     };
     let body = body?;
     let body = match compression {
@@ -162,17 +221,17 @@ const SMALL: usize = 4 << 10;
 pub(super) async fn skip(
     headers: &HeaderMap,
     mut payload: Payload,
-    time: Duration,
+    limits: BodyLimits<'_>,
 ) -> Result<(), BodyError> {
     match declared_length(headers) {
         Some(1..=SMALL) => {}
         _ => return Ok(()),
     }
     let skipping = async { while let Some(Ok(_)) = payload.next().await {} };
-    tokio::time::timeout(time, skipping).await.map_err(|_| too_slow(time))
+    limits.in_time(skipping).await
 }
 
-pub(super) fn too_slow(time: Duration) -> BodyError {
+fn too_slow(time: Duration) -> BodyError {
     let message =
         format!("the request body did not arrive within {} s (body_timeout)", time.as_secs_f32());
     BodyError::new(408, Code::DeadlineExceeded, message)

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::direct::DirectStream;
-use super::drain::OpenConnection;
+use super::drain::{DRAIN_PAUSE, OpenConnection};
 use super::observed::{ObservedStream, StreamObserver};
 use super::timed_writes::TimedWrites;
 use super::tls::MaybeTlsStream;
@@ -31,12 +31,19 @@ pub(super) struct RequestProgress {
     /// Bytes of an incomplete head have arrived.
     has_begun: Cell<bool>,
     requests: Cell<u32>,
+    /// The reads that brought bytes.
+    reads: Cell<u32>,
 }
 
 /// Marks a request as being served until dropped.
 pub(super) struct Serving(Rc<RequestProgress>);
 
 impl RequestProgress {
+    /// A number that changes with every part that the client sends.
+    pub(super) fn reads(&self) -> u32 {
+        self.reads.get()
+    }
+
     pub(super) fn serve(self: &Rc<Self>) -> Serving {
         self.serving.set(true);
         self.has_begun.set(false);
@@ -79,7 +86,9 @@ pub(super) struct ConnectionTicks {
     alarm: Pin<Box<Sleep>>,
     seen: LastTick,
     upgrades: UpgradeFilter,
-    _open: OpenConnection,
+    open: OpenConnection,
+    /// The listener ends, and the limits are short.
+    is_ending: bool,
 }
 
 impl ConnectionTicks {
@@ -90,7 +99,8 @@ impl ConnectionTicks {
             alarm: Box::pin(sleep(patience.head)),
             seen: LastTick::default(),
             upgrades: UpgradeFilter::default(),
-            _open: open,
+            open,
+            is_ending: false,
         }
     }
 
@@ -100,6 +110,11 @@ impl ConnectionTicks {
 
     /// Whether the client has exceeded a time limit. Registers the next tick.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.is_ending && self.open.is_ending() {
+            self.is_ending = true;
+            self.patience = HttpTimeLimits { head: DRAIN_PAUSE / 2, idle: Duration::ZERO };
+            self.alarm.as_mut().reset(Instant::now() + self.patience.head);
+        }
         while self.alarm.as_mut().poll(context).is_ready() {
             if self.tick() {
                 return true;
@@ -112,7 +127,7 @@ impl ConnectionTicks {
 
     /// Whether a time limit was exceeded at this tick.
     fn tick(&mut self) -> bool {
-        let RequestProgress { serving, has_begun, requests } = &*self.progress;
+        let RequestProgress { serving, has_begun, requests, .. } = &*self.progress;
         let moved = serving.get() || requests.get() != self.seen.requests;
         let stuck = !moved && has_begun.get() && self.seen.has_begun;
         let idle = if moved { Duration::ZERO } else { self.seen.idle + self.patience.head };
@@ -129,6 +144,7 @@ impl StreamObserver for ConnectionTicks {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if read.is_ready() {
+            self.progress.reads.set(self.progress.reads.get().wrapping_add(1));
             if !new.is_empty() && !self.progress.serving.get() {
                 self.progress.has_begun.set(true);
             }

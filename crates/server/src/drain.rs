@@ -5,13 +5,24 @@
 //! just as the client writes. So the listener first refuses new handshakes, while established
 //! connections are still accepted and served, and every response announces that its connection
 //! closes. The listener closes only when no request has arrived for a while.
+//!
+//! From then on the listener *ends*: runs and responses are waited for, and clients only while they send or
+//! take something. One that pauses for [`DRAIN_PAUSE`] in the middle of a request or of a response, or that
+//! holds a connection without either, does not hold up the server.
 
+use std::future::Future;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tensorserve_tensor::error::Error;
+use tokio::sync::Notify;
+use tokio::time::{Sleep, sleep};
 
 /// After this long without a request, clients with open connections are assumed to send no more:
 /// long enough for a client that sends requests in a loop on a busy machine.
@@ -21,6 +32,10 @@ const QUIET: Duration = Duration::from_secs(1);
 const QUIET_AND_EMPTY: Duration = Duration::from_millis(150);
 
 const POLL: Duration = Duration::from_millis(5);
+
+/// How long a client may send and take nothing while its listener ends: longer than a network with losses takes
+/// to repeat a packet.
+pub(super) const DRAIN_PAUSE: Duration = Duration::from_secs(2);
 
 /// The connections and requests of a listener. Cheap to clone.
 #[derive(Clone, Default)]
@@ -32,15 +47,66 @@ struct ActivityCounters {
     /// The number of connections begun, requests begun and requests finished.
     steps: AtomicUsize,
     closing: AtomicBool,
+    /// When the listener began to end.
+    ending: OnceLock<Instant>,
+    ended: Notify,
 }
 
 /// Counts an open connection until dropped.
 pub(super) struct OpenConnection(ListenerActivity);
 
+impl OpenConnection {
+    /// Whether the listener of the connection ends.
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.is_ending()
+    }
+}
+
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.0.connections.fetch_sub(1, SeqCst);
     }
+}
+
+/// Limits the pauses of one client while its listener ends.
+pub(super) struct DrainPause {
+    activity: ListenerActivity,
+    /// Until the listener ends; from then on `None`.
+    ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl DrainPause {
+    pub(super) fn new(activity: ListenerActivity) -> Self {
+        let listener = activity.clone();
+        let ending = Some(Box::pin(async move { listener.until_ending().await }) as _);
+        DrainPause { activity, ending, pause: None }
+    }
+
+    /// The client has sent or taken something.
+    pub(super) fn moved(&mut self) {
+        self.pause = None;
+    }
+
+    /// Ready once the listener ends.
+    pub(super) fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(ending) = self.ending.as_mut().filter(|_| !self.activity.is_ending()) {
+            ready!(ending.as_mut().poll(context));
+        }
+        self.ending = None;
+        Poll::Ready(())
+    }
+
+    /// Ready when the client has paused for too long while the listener ends.
+    pub(super) fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(self.poll_ending(context));
+        self.pause.get_or_insert_with(|| Box::pin(sleep(DRAIN_PAUSE))).as_mut().poll(context)
+    }
+}
+
+/// The error of a request whose client sends no more of it while its listener ends.
+pub(super) fn shutting_down() -> Error {
+    Error::unavailable("the server is shutting down")
 }
 
 impl ListenerActivity {
@@ -69,6 +135,35 @@ impl ListenerActivity {
     /// Whether responses should close their connections.
     pub(super) fn is_closing(&self) -> bool {
         self.0.closing.load(SeqCst)
+    }
+
+    /// From now on clients that pause are not waited for.
+    pub(super) fn end(&self) {
+        let _ = self.0.ending.set(Instant::now());
+        self.0.ended.notify_waiters();
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.ending.get().is_some()
+    }
+
+    /// Whether the listener has been ending for as long as a client may pause.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.0.ending.get().is_some_and(|since| since.elapsed() >= DRAIN_PAUSE)
+    }
+
+    pub(super) async fn until_ending(&self) {
+        // From here on it is woken, even before it is first polled.
+        let ended = self.0.ended.notified();
+        if !self.is_ending() {
+            ended.await;
+        }
+    }
+
+    /// Waits until [`ListenerActivity::is_overdue`].
+    pub(super) async fn until_overdue(&self) {
+        self.until_ending().await;
+        sleep(DRAIN_PAUSE).await;
     }
 
     /// Prepares a connection that was just accepted: its handshake may have ended after those of new ones
@@ -146,4 +241,46 @@ pub(super) fn refuse_connections(socket: &TcpListener) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = socket;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::future::poll_fn;
+
+    use futures_util::FutureExt;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_moves_is_waited_for() {
+        let activity = ListenerActivity::default();
+        let mut pause = DrainPause::new(activity.clone());
+        advance(DRAIN_PAUSE * 10).await;
+        assert!(poll_fn(|context| pause.poll_over(context)).now_or_never().is_none());
+        activity.end();
+        for _ in 0..10 {
+            assert!(poll_fn(|context| pause.poll_over(context)).now_or_never().is_none());
+            advance(DRAIN_PAUSE * 3 / 4).await;
+            pause.moved();
+        }
+        assert!(poll_fn(|context| pause.poll_over(context)).now_or_never().is_none());
+        advance(DRAIN_PAUSE).await;
+        assert!(poll_fn(|context| pause.poll_over(context)).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_wait_are_woken_when_the_listener_ends() {
+        let activity = ListenerActivity::default();
+        let mut pause = DrainPause::new(activity.clone());
+        let paused = tokio::spawn(async move { poll_fn(|context| pause.poll_over(context)).await });
+        let (listener, other) = (activity.clone(), activity.clone());
+        let ending = tokio::spawn(async move { listener.until_ending().await });
+        tokio::task::yield_now().await;
+        assert!(!paused.is_finished() && !ending.is_finished());
+        activity.end();
+        ending.await.unwrap();
+        paused.await.unwrap();
+        other.until_ending().await;
+    }
 }

@@ -3,7 +3,8 @@
 //! HTTP/2 has its own flow control: a client grants the server a window of bytes, per stream and for
 //! the connection. A client that reads everything from its socket, responds to PINGs, and never
 //! grants more could hold its responses for ever; the HTTP/2 library waits without limit. So the
-//! frames of both directions are counted here.
+//! frames of both directions are counted here. They also tell whether a connection has calls: while the
+//! listener ends, one without them and whose client sends nothing is not waited for.
 //!
 //! Source: RFC 9113, sections 5.2, 6.5.2 and 6.9.
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::drain::{DRAIN_PAUSE, ListenerActivity};
 use super::frames::{
     DATA, END_STREAM, FrameHead, FrameSplitter, HEADERS, RESET, SETTINGS, WINDOW_UPDATE,
 };
@@ -28,6 +30,11 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 /// The windows that a client grants.
 pub(super) struct FlowWindows {
     limit: Duration,
+    activity: ListenerActivity,
+    /// The listener ends: the limit is that for pauses.
+    is_ending: bool,
+    /// Whether the client has sent anything since the last check.
+    heard: bool,
     alarm: Pin<Box<Sleep>>,
     from_client: FrameSplitter,
     from_server: FrameSplitter,
@@ -52,10 +59,14 @@ struct StreamWindow {
 }
 
 impl FlowWindows {
-    /// The windows of a new connection, whose client may block a response for `limit`.
-    pub(super) fn new(limit: Duration) -> Self {
+    /// The windows of a new connection, whose client may block a response for `limit`, and for less while
+    /// the listener ends.
+    pub(super) fn new(limit: Duration, activity: ListenerActivity) -> Self {
         FlowWindows {
             limit,
+            activity,
+            is_ending: false,
+            heard: false,
             alarm: Box::pin(sleep(limit / 2)),
             from_client: FrameSplitter::of_client(),
             from_server: FrameSplitter::of_server(),
@@ -71,6 +82,7 @@ impl FlowWindows {
 
     /// Counts bytes of the client.
     pub(super) fn received(&mut self, bytes: &[u8]) {
+        self.heard |= !bytes.is_empty();
         let mut at = 0;
         while let Some(part) = self.from_client.next(bytes, &mut at) {
             let frame = part.frame;
@@ -168,16 +180,29 @@ impl FlowWindows {
         }
     }
 
-    /// Whether the client has blocked a response for the whole limit. Registers the next check.
+    /// Whether the client has blocked a response for the whole limit, or holds a connection without calls
+    /// while the listener ends. Registers the next check.
     pub(super) fn are_blocked(&mut self, context: &mut Context<'_>) -> bool {
+        self.hurry();
         while self.alarm.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            if self.blocked_at(now) {
+            let is_left = self.is_ending && !self.heard && self.streams.is_empty();
+            if is_left || self.blocked_at(now) {
                 return true;
             }
+            self.heard = false;
             self.alarm.as_mut().reset(now + self.limit / 2);
         }
         false
+    }
+
+    /// Shortens the limit once the listener ends. It then wakes every connection, to say so to its client.
+    fn hurry(&mut self) {
+        if !self.is_ending && self.activity.is_ending() {
+            (self.is_ending, self.heard) = (true, false);
+            self.limit = self.limit.min(DRAIN_PAUSE);
+            self.alarm.as_mut().reset(Instant::now() + self.limit / 2);
+        }
     }
 
     fn blocked_at(&self, now: Instant) -> bool {
@@ -202,7 +227,7 @@ mod tests {
     }
 
     fn windows(settings: &[u8]) -> FlowWindows {
-        let mut windows = FlowWindows::new(LIMIT);
+        let mut windows = FlowWindows::new(LIMIT, ListenerActivity::default());
         windows.received(&[&[b'P'; 24][..], &frame(SETTINGS, 0, 0, settings)].concat());
         windows
     }

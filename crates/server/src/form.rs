@@ -10,7 +10,7 @@ use actix_web::http::header::HeaderMap;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-use super::body::{BodyError, BodyLimits, append, check_length, compression_of, too_slow};
+use super::body::{BodyError, BodyLimits, append, check_length, compression_of};
 use tensorserve_protocol::MultipartForm;
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Code;
@@ -29,16 +29,16 @@ const MOST_PARTS: usize = 1024;
 pub async fn read(
     headers: &HeaderMap,
     payload: Payload,
-    limits: BodyLimits,
+    limits: BodyLimits<'_>,
     budget: &RequestBudget,
 ) -> Result<MultipartForm, BodyError> {
-    check_length(headers, limits.bytes)?;
+    check_length(headers, limits.bytes())?;
     if compression_of(headers)?.is_some() {
         let message = "a form must not be compressed: send it without Content-Encoding";
         return Err(BodyError::unsupported(message.to_owned()));
     }
     // Counted before parsing, so that bytes outside of parts count too.
-    let limit = limits.bytes;
+    let limit = limits.bytes();
     let total = Rc::new(Cell::new(0));
     let counter = Rc::clone(&total);
     let counted = payload.map(move |chunk| {
@@ -47,10 +47,9 @@ pub async fn read(
         if counter.get() > limit { Err(PayloadError::Overflow) } else { Ok(chunk) }
     });
     let reading = collect(Multipart::new(headers, counted), budget);
-    match tokio::time::timeout(limits.time, reading).await {
-        Ok(Err(_)) if total.get() > limit => Err(BodyError::too_large(limit)),
-        Ok(form) => form,
-        Err(_) => Err(too_slow(limits.time)),
+    match limits.in_time(reading).await? {
+        Err(_) if total.get() > limit => Err(BodyError::too_large(limit)),
+        form => form,
     }
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use futures_util::{FutureExt, StreamExt};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
 use tonic::transport::server::Router;
@@ -74,7 +73,6 @@ pub struct GrpcListener {
     path: Option<PathBuf>,
     activity: ListenerActivity,
     certificates: Option<Certificates>,
-    ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
@@ -103,13 +101,12 @@ impl GrpcListener {
             .enable_all()
             .build()
             .map_err(failed)?;
-        let (ending, ends) = watch::channel(false);
         let activity = ListenerActivity::default();
         let gate = Gate::new(authenticator, &config.http.admin, api.engine().metrics());
         let certificates =
             grpc.tls.as_ref().map(|tls| Certificates::new(tls, b"h2")).transpose()?;
         let port = socket.map(|socket| (socket, certificates.clone()));
-        let serving = serving(&runtime, config, api, port, &activity, &ends, gate)?;
+        let serving = serving(&runtime, config, api, port, &activity, gate)?;
         let thread = thread::Builder::new().name("grpc-main".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(serving);
@@ -117,7 +114,7 @@ impl GrpcListener {
         });
         let (thread, path) = (thread.map_err(failed)?, grpc.socket_path.clone());
         let socket = clone;
-        Ok(Some(GrpcListener { address, socket, path, activity, certificates, ending, thread }))
+        Ok(Some(GrpcListener { address, socket, path, activity, certificates, thread }))
     }
 
     /// The certificates of encrypted connections.
@@ -145,7 +142,7 @@ impl GrpcListener {
         }
         // Clients get a GOAWAY, which names their last accepted call. The socket closes, so that
         // new connections are refused at once.
-        let _ = self.ending.send(true);
+        self.activity.end();
         while !self.thread.is_finished() && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
         }
@@ -165,19 +162,21 @@ fn serving(
     api: &ServedApi,
     port: Option<(TcpListener, Option<Certificates>)>,
     activity: &ListenerActivity,
-    ends: &watch::Receiver<bool>,
     gate: Gate,
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
     let grpc = &config.grpc;
     let mut routes = services(api)?;
     if grpc.health_service {
-        let health = HealthService::new(api.clone(), ends.clone());
+        let health = HealthService::new(api.clone(), activity.clone());
         let health = HealthServer::new(health).max_decoding_message_size(OWN_MESSAGE);
         routes = routes.add_service(health);
     }
-    let (body_timeout, silent_calls) = (config.http.body_timeout, SilentCalls::default());
+    let silent_calls = SilentCalls::new(activity.clone());
+    let body_timeout = config.http.body_timeout;
     let layer = GateLayer { gate, api: api.clone(), body_timeout, silent_calls };
+    let listener = activity.clone();
+    let ending = async move { listener.until_ending().await }.shared();
     let mut listeners = Vec::new();
     if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);
@@ -191,22 +190,20 @@ fn serving(
         let router = router(routes.clone(), layer.clone());
         let (most, activity) = (http.max_connections, activity.clone());
         let incoming = incoming::connections(socket, most, patience, activity, certificates);
-        let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
+        let served = router.serve_with_incoming_shutdown(incoming, ending.clone());
         listeners.push(served.boxed());
     }
     if let Some(path) = &grpc.socket_path {
         let incoming = UnixListenerStream::new(bind_path(path)?);
-        let write = config.http.write_timeout;
+        let (write, activity) = (config.http.write_timeout, activity.clone());
         let incoming = incoming.map(move |accepted| {
-            let stream = TimedWrites::new(accepted?, write);
-            Ok::<_, io::Error>(LocalConnection::new(
-                stream,
-                LocalGuard::new(FlowWindows::new(write)),
-            ))
+            let stream = TimedWrites::new(accepted?, write, activity.clone());
+            let windows = FlowWindows::new(write, activity.clone());
+            Ok::<_, io::Error>(LocalConnection::new(stream, LocalGuard::new(windows)))
         });
         // The file's permissions decide who may connect; the gate still decides what they may do.
         let router = router(routes, layer);
-        let served = router.serve_with_incoming_shutdown(incoming, ended(ends.clone()));
+        let served = router.serve_with_incoming_shutdown(incoming, ending);
         listeners.push(served.boxed());
     }
     Ok(async move {
@@ -216,10 +213,6 @@ fn serving(
             }
         }
     })
-}
-
-async fn ended(mut ends: watch::Receiver<bool>) {
-    let _ = ends.wait_for(|ends| *ends).await;
 }
 
 /// The services of the protocols, and reflection.

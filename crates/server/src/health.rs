@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
 use crate::api::ServedApi;
+use crate::drain::ListenerActivity;
 
 /// How often readiness is checked for clients that watch.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -22,14 +23,13 @@ const MOST_WATCHERS: usize = 1024;
 /// The service. All service names have the readiness of the whole server.
 pub(super) struct HealthService {
     api: ServedApi,
-    /// True once calls must end.
-    ends: watch::Receiver<bool>,
+    activity: ListenerActivity,
     watchers: Arc<Semaphore>,
 }
 
 impl HealthService {
-    pub(super) fn new(api: ServedApi, ends: watch::Receiver<bool>) -> Self {
-        HealthService { api, ends, watchers: Arc::new(Semaphore::new(MOST_WATCHERS)) }
+    pub(super) fn new(api: ServedApi, activity: ListenerActivity) -> Self {
+        HealthService { api, activity, watchers: Arc::new(Semaphore::new(MOST_WATCHERS)) }
     }
 }
 
@@ -81,19 +81,19 @@ impl health_server::Health for HealthService {
             let message = format!("{MOST_WATCHERS} clients already watch; call Check instead");
             return Err(Status::resource_exhausted(message));
         };
-        let (api, ends) = (self.api.clone(), self.ends.clone());
+        let (api, activity) = (self.api.clone(), self.activity.clone());
         let watched = (request.into_inner().service, None);
         let changes = unfold(watched, move |(name, told)| {
             // The closure holds it until the stream is dropped.
             let _ = &place;
-            let (api, ends) = (api.clone(), ends.clone());
+            let (api, activity) = (api.clone(), activity.clone());
             async move {
                 loop {
                     let status = status_of(&api, &name);
                     if told != Some(status) {
                         return Some((Ok(response(status)), (name, Some(status))));
                     }
-                    if *ends.borrow() {
+                    if activity.is_ending() {
                         return None;
                     }
                     tokio::time::sleep(LOOK_EVERY).await;

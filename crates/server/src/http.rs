@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -43,7 +43,8 @@ const PRIORITY: HeaderName = HeaderName::from_static(priority::PRIORITY);
 #[derive(Clone)]
 pub(super) struct HttpState {
     api: ServedApi,
-    limits: BodyLimits,
+    /// The limits of bodies: their size, and how long they may take to arrive.
+    body_limits: (usize, Duration),
     cors: Cors,
     tracing: Tracing,
     gate: Gate,
@@ -63,11 +64,10 @@ impl Headers for HeadersOf<'_> {
 
 impl HttpState {
     pub(super) fn new(config: &ServerConfig, api: ServedApi, gate: Gate) -> Self {
-        let limits =
-            BodyLimits { bytes: config.http.max_body_bytes, time: config.http.body_timeout };
+        let body_limits = (config.http.max_body_bytes, config.http.body_timeout);
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
         let is_encrypted = config.http.tls.is_some();
-        HttpState { api, limits, cors, tracing, gate, is_encrypted }
+        HttpState { api, body_limits, cors, tracing, gate, is_encrypted }
     }
 
     pub(super) fn activity(&self) -> &ListenerActivity {
@@ -227,7 +227,9 @@ async fn answer_route<'r>(
     let budget = state.api.silent_budget();
     let asked = request.headers().get(PRIORITY).map(HeaderValue::as_bytes);
     priority::grant(&budget, &identity, asked);
-    let read = read_body(route, &head, request.headers(), payload, state.limits, &budget);
+    let (most, time) = state.body_limits;
+    let limits = BodyLimits::new(most, time).over(state.activity(), request.conn_data());
+    let read = read_body(route, &head, request.headers(), payload, limits, &budget);
     let body = match read.await {
         Ok(body) => body,
         Err(BodyError { status, error }) => {
@@ -279,10 +281,10 @@ async fn read_body(
     head: &RequestHead<'_>,
     headers: &HeaderMap,
     mut payload: Payload,
-    limits: BodyLimits,
+    limits: BodyLimits<'_>,
     budget: &RequestBudget,
 ) -> Result<Body, BodyError> {
-    let limits = BodyLimits { bytes: route.max_body_bytes(limits.bytes), ..limits };
+    let limits = limits.with_bytes(route.max_body_bytes(limits.bytes()));
     let tensors_at = || route.where_tensors_begin(head);
     match route.body_kind(head) {
         BodyKind::Bytes => {
@@ -293,7 +295,7 @@ async fn read_body(
             Box::pin(form::read(headers, payload, limits, budget)).await.map(Body::Form)
         }
         BodyKind::Ignored => {
-            let skipped = body::skip(headers, payload, limits.time).await;
+            let skipped = body::skip(headers, payload, limits).await;
             skipped.map(|()| Body::Bytes(Bytes::new()))
         }
     }

@@ -70,13 +70,16 @@ pub(super) fn connections(
     activity: ListenerActivity,
     certificates: Option<Certificates>,
 ) -> impl Stream<Item = io::Result<GrpcConnection>> {
-    let accepted = accepted(listener, most, activity);
+    let accepted = accepted(listener, most, activity.clone());
     let handshakes = accepted.map(move |accepted| {
-        let certificates = certificates.clone();
+        let (certificates, activity) = (certificates.clone(), activity.clone());
         async move {
-            let stream = TimedWrites::new(CorkedStream::new(accepted.stream), patience.write);
+            let stream = CorkedStream::new(accepted.stream);
+            let stream = TimedWrites::new(stream, patience.write, activity.clone());
             let stream = tls::encrypt(stream, certificates.as_ref(), patience.preface).await?;
-            Ok(ObservedStream::new(stream, ConnectionGuard::new(accepted.place, patience)))
+            let windows = FlowWindows::new(patience.write, activity);
+            let guard = ConnectionGuard::new(accepted.place, patience, windows);
+            Ok(ObservedStream::new(stream, guard))
         }
     });
     handshakes.buffer_unordered(most.max(1))
@@ -131,10 +134,10 @@ pub(super) struct ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    fn new(place: OccupiedPlace, patience: GrpcTimeLimits) -> Self {
+    fn new(place: OccupiedPlace, patience: GrpcTimeLimits, windows: FlowWindows) -> Self {
         ConnectionGuard {
             patience,
-            windows: FlowWindows::new(patience.write),
+            windows,
             alarm: Box::pin(sleep(patience.preface)),
             heard: 0,
             has_begun: false,
@@ -180,7 +183,8 @@ impl StreamObserver for ConnectionGuard {
         }
         if self.windows.are_blocked(context) {
             log::debug!(
-                "a connection is closed: its client did not take a response (write_timeout)"
+                "a connection is closed: its client did not take a response (write_timeout), or has no \
+                 calls while the server stops"
             );
             return Poll::Ready(Ok(()));
         }

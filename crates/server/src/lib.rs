@@ -24,7 +24,6 @@ use actix_web::rt::System;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, web};
 use socket2::{Domain, Socket, Type};
-use tokio::sync::watch;
 
 use self::connection::{Connection, ConnectionTicks, HttpTimeLimits};
 use self::direct::DirectStream;
@@ -112,8 +111,6 @@ pub struct HttpListener {
     activity: ListenerActivity,
     sockets: Vec<TcpListener>,
     certificates: Option<Certificates>,
-    /// Tells idle connections to close.
-    ending: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
@@ -149,9 +146,8 @@ impl HttpListener {
         let state = http::HttpState::new(config, api.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
-        let (ending, ends) = watch::channel(false);
         let port = HttpPort { sockets, certificates: certificates.clone() };
-        let serve = move || serve(&http_config, drain_time, port, &state, &ends, &report);
+        let serve = move || serve(&http_config, drain_time, port, &state, &report);
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
@@ -160,7 +156,7 @@ impl HttpListener {
             .recv()
             .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
         let sockets = clones;
-        Ok(HttpListener { address, handle, activity, sockets, certificates, ending, thread })
+        Ok(HttpListener { address, handle, activity, sockets, certificates, thread })
     }
 
     /// The address of the listener, with the port that was chosen.
@@ -178,7 +174,8 @@ impl HttpListener {
         self.activity.wait_until_quiet(end);
         // The call sends the command; waiting for its future can take an unnecessary second.
         drop(self.handle.stop(true));
-        let _ = self.ending.send(true);
+        // Idle connections close, and clients that pause are not waited for.
+        self.activity.end();
         self.activity.wait_until_closed(end);
         if self.activity.connections() > 0 {
             let left = self.activity.connections();
@@ -204,18 +201,17 @@ fn serve(
     drain_time: Duration,
     port: HttpPort,
     state: &http::HttpState,
-    ending: &watch::Receiver<bool>,
     report: &mpsc::Sender<Result<ServerHandle>>,
 ) {
     let patience = HttpTimeLimits { head: config.header_timeout, idle: config.keep_alive };
     let write_timeout = config.write_timeout;
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
-    let (state, ending) = (web::Data::new(state.clone()), ending.clone());
+    let state = web::Data::new(state.clone());
     let HttpPort { sockets, certificates } = port;
     let service = move || {
         let app = App::new().app_data(web::Data::clone(&state));
         let app = app.default_service(web::to(http::dispatch));
-        let ending = ending.clone();
+        let ending = state.activity().clone();
         let http = HttpService::build()
             .keep_alive(keep_alive)
             .client_request_timeout(header_timeout)
@@ -223,8 +219,8 @@ fn serve(
             // A client that closes its side has disconnected: its request is dropped.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
-                let mut ending = ending.clone();
-                async move { drop(ending.wait_for(|ends| *ends).await) }
+                let activity = ending.clone();
+                async move { activity.until_ending().await }
             })
             .on_connect_ext(|connection: &Connection, data| {
                 data.insert(connection.watch.progress());
@@ -239,10 +235,11 @@ fn serve(
             let peer = stream.peer_addr().ok();
             // It counts as open from here on, including the handshake.
             let (open, certificates) = (activity.connection(), certificates.clone());
+            let activity = activity.clone();
             async move {
-                let stream =
-                    tls::accept(stream, certificates.as_ref(), patience.head, write_timeout).await;
-                let stream = stream.map_err(DispatchError::Io)?;
+                let (head, certificates) = (patience.head, certificates.as_ref());
+                let stream = tls::accept(stream, certificates, head, write_timeout, &activity);
+                let stream = stream.await.map_err(DispatchError::Io)?;
                 let ticks = ConnectionTicks::new(patience, open);
                 let connection = Connection::new(DirectStream::new(stream), ticks);
                 Ok::<_, DispatchError>((connection, Protocol::Http1, peer))

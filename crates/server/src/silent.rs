@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::drain::ListenerActivity;
+
 /// The most silent calls of one client. A proxy is one client, and mostly forwards what has arrived.
 const OF_CLIENT: usize = 4096;
 
@@ -15,7 +17,13 @@ const ALWAYS: usize = 64;
 
 /// Counts silent calls. Clones share the counts.
 #[derive(Clone, Default)]
-pub(super) struct SilentCalls(Arc<Mutex<SilentCounts>>);
+pub(super) struct SilentCalls(Arc<SilentCallsInner>);
+
+#[derive(Default)]
+struct SilentCallsInner {
+    counts: Mutex<SilentCounts>,
+    activity: ListenerActivity,
+}
 
 #[derive(Default)]
 struct SilentCounts {
@@ -25,10 +33,20 @@ struct SilentCounts {
 }
 
 impl SilentCalls {
+    /// Counts the silent calls of a listener.
+    pub(super) fn new(activity: ListenerActivity) -> Self {
+        SilentCalls(Arc::new(SilentCallsInner { activity, ..SilentCallsInner::default() }))
+    }
+
+    /// The activity of the listener.
+    pub(super) fn activity(&self) -> &ListenerActivity {
+        &self.0.activity
+    }
+
     /// Counts a call of the client at `address` as silent until the result is dropped; `None` if there are
     /// too many.
     pub(super) fn enter(&self, address: Option<IpAddr>) -> Option<SilentCall> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let most = if counts.all < OF_ALL { OF_CLIENT } else { ALWAYS };
         let own = counts.of_clients.entry(address).or_insert(0);
         if *own >= most {
@@ -48,7 +66,7 @@ pub(super) struct SilentCall {
 
 impl Drop for SilentCall {
     fn drop(&mut self) {
-        let mut counts = self.calls.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.calls.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.all = counts.all.saturating_sub(1);
         if let Some(own) = counts.of_clients.get_mut(&self.address) {
             *own = own.saturating_sub(1);
@@ -77,7 +95,7 @@ mod tests {
         held.pop();
         assert!(calls.enter(address(1)).is_some());
         drop(held);
-        let counts = calls.0.lock().unwrap();
+        let counts = calls.0.counts.lock().unwrap();
         assert_eq!((counts.all, counts.of_clients.len()), (0, 0));
     }
 

@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::drain::{DrainPause, shutting_down};
 use super::silent::{SilentCall, SilentCalls};
 use tensorserve_auth::Authenticator;
 use tensorserve_core::metrics::Metrics;
@@ -75,6 +76,8 @@ pub(super) struct TimedBody {
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
+    /// The same for the pauses of the client while the listener ends.
+    drain: Option<DrainPause>,
 }
 
 impl TimedBody {
@@ -86,7 +89,7 @@ impl TimedBody {
         (metrics, trace): (Metrics, Option<Arc<RequestTrace>>),
         (client, silent_calls): (Option<IpAddr>, SilentCalls),
     ) -> Self {
-        let (silent, waiting, end) = (None, None, None);
+        let (silent, waiting, end, drain) = (None, None, None, None);
         TimedBody {
             body,
             limit,
@@ -98,6 +101,7 @@ impl TimedBody {
             silent,
             waiting,
             end,
+            drain,
         }
     }
 
@@ -188,6 +192,19 @@ impl TimedBody {
     fn is_between_messages(&self) -> bool {
         matches!(self.arrival, Arrival::Messages(_)) && budget::reserved() == 0
     }
+
+    /// Ready when the listener ends and need not wait for the client: a stream ends between two messages, a
+    /// message when no more of it arrives for a while.
+    fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let is_idle = self.waiting.is_none()
+            && (self.is_between_messages() || matches!(self.arrival, Arrival::SmallMessages));
+        let activity = self.silent_calls.activity();
+        let drain = self.drain.get_or_insert_with(|| DrainPause::new(activity.clone()));
+        match is_idle {
+            true => drain.poll_ending(context),
+            false => drain.poll_over(context),
+        }
+    }
 }
 
 impl http_body::Body for TimedBody {
@@ -199,8 +216,14 @@ impl http_body::Body for TimedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
+        let stopped = || Poll::Ready(Some(Err(Status::unavailable(shutting_down().message()))));
+        // A stream whose client sends one message after the other.
+        if this.is_between_messages() && this.silent_calls.activity().is_overdue() {
+            return stopped();
+        }
         if let Poll::Ready(frame) = this.poll_accounted(context) {
             this.silent = None;
+            this.drain.iter_mut().for_each(DrainPause::moved);
             return Poll::Ready(frame);
         }
         if let Err(refused) = this.be_silent() {
@@ -211,6 +234,9 @@ impl http_body::Body for TimedBody {
         {
             let message = "the credentials of this call were revoked";
             return Poll::Ready(Some(Err(Status::unauthenticated(message))));
+        }
+        if this.poll_drained(context).is_ready() {
+            return stopped();
         }
         if this.waiting.is_some() || this.is_between_messages() {
             return Poll::Pending;

@@ -11,17 +11,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::drain::{DrainPause, ListenerActivity};
+
 /// A stream with a limit for the time in which no byte can be written.
 pub(super) struct TimedWrites<S> {
     stream: S,
     limit: Duration,
+    activity: ListenerActivity,
     /// Started when the stream cannot be written to: most writes need no timer.
-    end: Option<Pin<Box<Sleep>>>,
+    end: Option<(Pin<Box<Sleep>>, DrainPause)>,
 }
 
 impl<S> TimedWrites<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
-        TimedWrites { stream, limit, end: None }
+    /// The peer may block `stream` for `limit`, and for less while the listener ends.
+    pub(super) fn new(stream: S, limit: Duration, activity: ListenerActivity) -> Self {
+        TimedWrites { stream, limit, activity, end: None }
     }
 
     /// `written`, or an error once nothing could be written for the whole limit.
@@ -34,8 +38,11 @@ impl<S> TimedWrites<S> {
             self.end = None;
             return written;
         }
-        let end = self.end.get_or_insert_with(|| Box::pin(sleep(self.limit)));
-        ready!(end.as_mut().poll(context));
+        let begin = || (Box::pin(sleep(self.limit)), DrainPause::new(self.activity.clone()));
+        let (end, drain) = self.end.get_or_insert_with(begin);
+        if end.as_mut().poll(context).is_pending() {
+            ready!(drain.poll_over(context));
+        }
         log::debug!("a connection is closed: its client did not read the response (write_timeout)");
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
     }

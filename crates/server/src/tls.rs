@@ -19,6 +19,7 @@ use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use webpki::{EndEntityCert, KeyUsage};
 
+use super::drain::ListenerActivity;
 use super::files::WatchedFiles;
 use super::timed_writes::TimedWrites;
 use crate::config::{Pem, TlsConfig};
@@ -150,15 +151,18 @@ pub(super) enum MaybeTlsStream<S> {
 }
 
 /// Performs the TLS handshake of an HTTP connection, if the port is encrypted, within `patience`.
-/// Later a client that reads nothing for `write_timeout` is disconnected.
+/// Later a client that reads nothing for `write_timeout` is disconnected. Both are shorter while the listener
+/// ends, whose activity this is.
 pub(super) async fn accept(
     mut stream: TcpStream,
     certificates: Option<&Certificates>,
     patience: Duration,
     write_timeout: Duration,
+    activity: &ListenerActivity,
 ) -> io::Result<MaybeTlsStream<TimedWrites<TcpStream>>> {
+    let timed = |stream| TimedWrites::new(stream, write_timeout, activity.clone());
     let Some(certificates) = certificates else {
-        return Ok(MaybeTlsStream::Plain(TimedWrites::new(stream, write_timeout)));
+        return Ok(MaybeTlsStream::Plain(timed(stream)));
     };
     let handshake = async {
         let mut first = [0];
@@ -171,9 +175,12 @@ pub(super) async fn accept(
                 "the client did not start a TLS handshake",
             ));
         }
-        certificates.acceptor().accept(TimedWrites::new(stream, write_timeout)).await
+        certificates.acceptor().accept(timed(stream)).await
     };
-    in_time(handshake, patience).await
+    tokio::select! {
+        stream = in_time(handshake, patience) => stream,
+        () = activity.until_overdue() => Err(too_slow()),
+    }
 }
 
 /// Performs the TLS handshake of any other connection, if the port is encrypted, within `patience`.
@@ -195,9 +202,13 @@ async fn in_time<S>(
     let stream = match timeout(patience, handshake).await {
         Ok(Ok(stream)) => Ok(MaybeTlsStream::Encrypted(Box::new(stream))),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")),
+        Err(_) => Err(too_slow()),
     };
     stream.inspect_err(|error| log::debug!("a TLS handshake failed: {error}"))
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")
 }
 
 /// Sends an error to a client that sent an unencrypted request.

@@ -225,10 +225,15 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head[..], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The header block of a call, without Huffman coding.
+/// The header block of a call of Predict, without Huffman coding.
 pub fn head() -> Vec<u8> {
+    head_of(PREDICT)
+}
+
+/// The same for the method at `path`.
+pub fn head_of(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
-    for (index, value) in [(4, PREDICT), (1, "h"), (31, "application/grpc")] {
+    for (index, value) in [(4, path), (1, "h"), (31, "application/grpc")] {
         match index {
             ..15 => block.push(index),
             _ => block.extend_from_slice(&[15, index - 15]),
@@ -263,6 +268,19 @@ impl Frames {
 
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
+    }
+
+    /// Reads up to the next frame of this type.
+    pub fn until(&mut self, kind: u8) {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).expect("a frame");
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            self.0.read_exact(&mut vec![0; length]).expect("its payload");
+            if head[3] == kind {
+                return;
+            }
+        }
     }
 
     /// The types of all frames until the server closes, and the error code of the last GOAWAY.

@@ -27,9 +27,7 @@ pub(super) type Answers =
 /// The requests of a stream that are processed at the same time.
 const AT_ONCE: usize = 16;
 
-/// How often a stream without requests looks whether the server is stopping, and how often one for whose
-/// next request there is no memory looks for some.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often a stream for whose next request there is no memory looks for some.
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
 /// The responses to a stream of requests.
@@ -72,11 +70,7 @@ impl RequestSource {
         let budget = self.engine.request_memory().silent_request();
         budget.set_priority(self.priority);
         let next = Box::pin(self.requests.message());
-        let next = tokio::select! {
-            next = Budgeted::new(budget.clone(), next) => next?,
-            () = until_stopping(&self.engine) => return Err(stopping()),
-        };
-        let Some(request) = next else {
+        let Some(request) = Budgeted::new(budget.clone(), next).await? else {
             return Ok(None);
         };
         // What arrived with the request before it is accounted for there.
@@ -93,21 +87,13 @@ impl RequestSource {
                 Err(error) if !error.is_overload() => {
                     return Err(status("ModelStreamInfer", &error));
                 }
-                Err(_) if self.engine.is_stopping() => return Err(stopping()),
+                Err(_) if self.engine.is_stopping() => {
+                    return Err(Status::unavailable("the server is shutting down"));
+                }
                 Err(_) => tokio::time::sleep(MEMORY_POLL).await,
             }
         }
     }
-}
-
-async fn until_stopping(engine: &Engine) {
-    while !engine.is_stopping() {
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-fn stopping() -> Status {
-    Status::unavailable("the server is stopping")
 }
 
 /// The response to one request. Its errors do not end the stream.
