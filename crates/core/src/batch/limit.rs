@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::CountGuard;
+use super::guards::lock;
+use super::{CountGuard, QueueRequests};
 use tensorserve_tensor::error::{Error, Shed};
 
 /// No limit.
@@ -18,12 +19,26 @@ pub struct ModelLimit {
     most: AtomicUsize,
     /// Requests that count. Without a limit nobody counts them.
     present: AtomicUsize,
+    /// The requests of its queues.
+    queues: Mutex<Vec<Weak<QueueRequests>>>,
 }
 
 impl ModelLimit {
     fn new(model: &Arc<str>) -> Self {
         let (most, present) = (AtomicUsize::new(NONE), AtomicUsize::new(0));
-        ModelLimit { model: Arc::clone(model), most, present }
+        ModelLimit { model: Arc::clone(model), most, present, queues: Mutex::default() }
+    }
+
+    /// Requests of this queue count.
+    pub(super) fn add(&self, queue: &Arc<QueueRequests>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// The queues whose requests count.
+    pub(super) fn queues(&self) -> Vec<Arc<QueueRequests>> {
+        lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Sets the limit; `None` for no limit. Requests that are in progress stay, and those that

@@ -25,7 +25,7 @@ use self::guards::{BusyGuard, CountGuard};
 use self::lane::Lanes;
 use self::limit::Limits;
 pub use self::limit::ModelLimit;
-use self::pool::{Pool, PoolQueue, Ticket};
+use self::pool::{Pool, PoolQueue};
 pub use self::runaways::Runaways;
 pub(crate) use self::same::{Tolerance, same_outputs};
 use self::samples::RecordedSamples;
@@ -48,14 +48,18 @@ mod guards;
 mod lane;
 mod limit;
 mod pool;
+mod ready;
 mod run;
 mod runaways;
 mod same;
 mod samples;
 mod spans;
 mod task;
+#[cfg(test)]
+mod tests;
 mod traits;
 mod verification;
+mod waiting;
 mod watch;
 
 /// Runs a signature on the inputs of one batch. Blocks.
@@ -175,7 +179,7 @@ impl Batcher {
     ) -> BatchQueue {
         let (verification, cost) = (BatchVerification::new(&config, &traits), Arc::default());
         let (shared, limit) = (Arc::clone(&self.shared), Arc::clone(limit));
-        let requests = QueueRequests::new(&shared, &config, &metrics);
+        let requests = QueueRequests::new(&shared, &limit, &config, &metrics);
         BatchQueue::of(QueueInner {
             shared,
             limit,
@@ -323,7 +327,7 @@ impl BatchQueue {
         let runaways = Arc::clone(&self.0.runaways);
         let (metrics, run) = (metrics.clone(), Arc::clone(run));
         let (traits, cost) = (traits.clone(), Arc::clone(cost));
-        let requests = QueueRequests::new(&shared, &config, &metrics);
+        let requests = QueueRequests::new(&shared, &limit, &config, &metrics);
         BatchQueue::of(QueueInner {
             shared,
             limit,
@@ -395,14 +399,13 @@ impl BatchQueue {
             let piece = task.with_inputs(inputs, rows);
             // Each piece counts as a request.
             let present = CountGuard::new(&self.0.requests.present);
-            let ticket = Ticket::of(&piece);
-            waiting.push((pool::enqueue(&self.0, piece)?, ticket, present));
+            waiting.push((pool::enqueue(&self.0, piece)?, present));
             start += rows;
         }
         let mut pieces = Vec::with_capacity(waiting.len());
         let mut timing = RunTiming::default();
-        for (piece, ticket, _present) in waiting {
-            let piece = pool::wait(&self.0, piece, ticket).await?;
+        for (piece, _present) in waiting {
+            let piece = piece.answer().await?;
             // The queue delay is that of the first piece; the run time is the sum of all pieces.
             let of_piece = piece.timing;
             let first = if pieces.is_empty() { of_piece } else { timing };
@@ -415,7 +418,12 @@ impl BatchQueue {
 
 impl QueueRequests {
     /// Those of a queue with these parameters, which `metrics` observe.
-    fn new(shared: &BatcherShared, config: &BatchConfig, metrics: &QueueMetrics) -> Arc<Self> {
+    fn new(
+        shared: &BatcherShared,
+        limit: &ModelLimit,
+        config: &BatchConfig,
+        metrics: &QueueMetrics,
+    ) -> Arc<Self> {
         let requests = Arc::new(QueueRequests {
             lanes: Lanes::new(shared.cores),
             waiting: PoolQueue::default(),
@@ -424,6 +432,7 @@ impl QueueRequests {
         });
         let observed: Weak<QueueRequests> = Arc::downgrade(&requests);
         metrics.observe(observed);
+        limit.add(&requests);
         requests
     }
 }
@@ -438,8 +447,7 @@ impl QueueInner {
         if let Some(counted) = self.limit.enter() {
             return Ok(counted);
         }
-        let pools = [&self.shared.pool, &self.shared.unbounded];
-        if pools.into_iter().any(|pool| pool.displace(&self.limit, priority)) {
+        if pool::displace(&self.limit, priority) {
             return Ok(self.limit.enter_instead());
         }
         Err(self.limit.reached())

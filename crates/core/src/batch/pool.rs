@@ -1,11 +1,14 @@
 //! The threads for batches whose runs are too long for a connection's thread.
 //!
-//! Queues with waiting requests are in a ring and are served round-robin. An idle thread takes
+//! Queues with waiting requests are in a list and take turns. An idle thread takes
 //! waiting requests at once, those of the highest priority first. Only while another batch of the same queue runs does
 //! `batch_timeout_micros` let a batch grow: it is taken when it is full or when its oldest request
 //! has waited that long, whichever is first.
+//!
+//! The requests of all models meet at the lock of the list, which is therefore held only to put a queue there or
+//! to take one. Each queue has a lock of its own, under which a batch is chosen from a bounded number of requests; it is taken
+//! before that of the list, never the other way round. Requests are answered and dropped without a lock.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,15 +16,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::guards::lock;
+use super::ready::{Due, Place, ReadyList};
 use super::task::{
     BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
-use super::watch::Watched;
-use super::{BatchOutput, BatcherShared, ModelLimit, QueueInner, assemble};
+use super::waiting::{TaskKey, WaitingRequests};
+use super::watch::{Watched, WatchedRun};
+use super::{BatchOutput, BatcherShared, ModelLimit, QueueInner, QueueRequests, assemble};
 use tensorserve_tensor::error::{Error, Result, Shed};
 use tensorserve_tensor::priority::Priority;
 
-/// The queues with waiting requests, in a ring, and the threads that run them.
+/// The queues with waiting requests, and the threads that run them.
 pub(super) struct Pool {
     ring: Mutex<Ring>,
     changed: Condvar,
@@ -35,9 +40,9 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Ring {
-    queues: VecDeque<Arc<QueueInner>>,
-    /// Whether requests of another than the usual priority may wait in them.
-    has_priorities: bool,
+    queues: ReadyList<Arc<QueueInner>>,
+    /// Threads that wait for a batch.
+    idle: usize,
     stopped: bool,
     watched: Watched,
 }
@@ -50,45 +55,40 @@ pub(super) struct PoolQueue {
 
 #[derive(Default)]
 struct PoolQueueState {
-    /// Those of a higher priority first, and those of one priority in the order of their arrival.
-    tasks: VecDeque<WaitingTask>,
-    rows: usize,
+    waiting: WaitingRequests,
     /// Batches of this queue that are running.
     running: usize,
-    /// Whether the queue is in the ring.
-    listed: bool,
-    /// When cancelled requests were last removed because it was full.
-    swept: Option<Instant>,
+    place: Place,
 }
 
 /// How soon a thread is started that could not be started.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
-/// A full queue is searched for cancelled requests at most this often: each search delays the
-/// request that triggers it.
-const SWEEP_EVERY: Duration = Duration::from_millis(10);
+/// A batch is chosen from so many requests that wait, each of which counts once, and once for each of its inputs: others
+/// wait for the queue meanwhile.
+const MOST_COMPARED: usize = 8 << 10;
 
 impl PoolQueue {
-    /// The requests that wait, and how many rows are waiting, including those of clients that have left.
+    /// The requests that wait, and how many rows are waiting.
     pub(super) fn waiting_tasks(&self) -> (WaitingTasks, usize) {
         let state = lock(&self.state);
-        (state.tasks.iter().collect(), state.rows)
+        (state.waiting.summary(), state.waiting.rows())
     }
 
-    /// Whether the request that was queued at `queued` still waits. Called at its deadline, when it is
-    /// one of the first of its priority.
-    fn has(&self, queued: Instant, priority: Priority) -> bool {
-        let state = lock(&self.state);
-        // The tasks of one priority are in the order in which they came here, a moment after they
-        // were stamped.
-        let first = state.tasks.partition_point(|waiter| waiter.task.priority > priority);
-        let queued_at = state.tasks.range(first..).map(|waiter| waiter.task.queued);
-        queued_at.take_while(|at| *at <= queued + STAMP_TO_QUEUE).any(|at| at == queued)
+    /// Locked as by a thread that forms a batch.
+    #[cfg(test)]
+    pub(super) fn locked(&self) -> impl Sized + '_ {
+        lock(&self.state)
+    }
+
+    fn lowest_priority(&self) -> Option<Priority> {
+        lock(&self.state).waiting.lowest()
+    }
+
+    fn pop_below(&self, priority: Priority) -> Option<WaitingTask> {
+        lock(&self.state).waiting.pop_below(priority)
     }
 }
-
-/// Longer than the time between the stamp of a request and its place in the queue.
-const STAMP_TO_QUEUE: Duration = Duration::from_millis(100);
 
 impl Pool {
     /// A pool without threads. Those of one that is watched start with the first request.
@@ -107,6 +107,18 @@ impl Pool {
     /// If one cannot be started.
     pub(super) fn start(&self, shared: &Arc<BatcherShared>) -> Result<()> {
         self.hire(shared, &mut self.lock())
+    }
+
+    /// Starts the threads of a pool that is watched, if they have not been started.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    fn begin_watching(&self, shared: &Arc<BatcherShared>) -> Result<()> {
+        let mut ring = self.lock();
+        if ring.watched.is_started {
+            return Ok(());
+        }
+        self.hire(shared, &mut ring)
     }
 
     /// Starts the threads that are missing.
@@ -146,57 +158,105 @@ impl Pool {
         self.watch.wait_timeout(ring, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Answers the newest of the requests under `limit` that wait and have the lowest priority, if
-    /// that is below `priority`, so that another one can take its place. Returns whether there was one.
-    pub(super) fn displace(&self, limit: &Arc<ModelLimit>, priority: Priority) -> bool {
-        let ring = lock(&self.ring);
-        let of_model = ring.queues.iter().filter(|queue| Arc::ptr_eq(&queue.limit, limit));
-        let last = |queue: &&Arc<QueueInner>| {
-            let state = lock(&queue.requests.waiting.state);
-            state.tasks.back().map_or(Priority::High, |waiter| waiter.task.priority)
-        };
-        let mut queues: Vec<_> = of_model.map(|queue| (last(&queue), queue)).collect();
-        queues.sort_by_key(|(priority, _)| *priority);
-        for (_, queue) in queues {
-            let mut state = lock(&queue.requests.waiting.state);
-            while let Some(waiter) = state.pop_below(priority) {
-                // The slot of one whose client has left is free already.
-                if waiter.reply.send(TaskMessage::Done(Err(limit.reached()))).is_ok() {
-                    return true;
-                }
+    /// Waits until there is a batch, or one has grown.
+    fn rest<'r>(&self, mut ring: MutexGuard<'r, Ring>, now: Instant) -> MutexGuard<'r, Ring> {
+        let grows = ring.queues.grown_at().map(|until| until.saturating_duration_since(now));
+        ring.idle += 1;
+        ring = match grows {
+            None => self.changed.wait(ring).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = self.changed.wait_timeout(ring, time);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-        }
-        false
+        };
+        ring.idle -= 1;
+        ring
     }
 
     /// Ends the threads. Waiting requests get an error.
     pub(super) fn stop(&self) {
-        let mut ring = lock(&self.ring);
+        let mut ring = self.lock();
         ring.stopped = true;
-        ring.queues.clear();
+        let queues = std::mem::take(&mut ring.queues);
+        drop(ring);
         self.changed.notify_all();
         self.watch.notify_one();
+        // The last of a queue may be among them.
+        drop(queues);
     }
+}
+
+/// Answers the newest of the requests under `limit` that wait and have the lowest priority, if
+/// that is below `priority`, so that another one can take its place. Returns whether there was one.
+pub(super) fn displace(limit: &ModelLimit, priority: Priority) -> bool {
+    let lowest = |queue: &QueueRequests| queue.waiting.lowest_priority().unwrap_or(Priority::High);
+    let queues = limit.queues();
+    let mut queues: Vec<_> = queues.iter().map(|queue| (lowest(queue), queue)).collect();
+    queues.sort_by_key(|(priority, _)| *priority);
+    for (_, queue) in queues {
+        while let Some(waiter) = queue.waiting.pop_below(priority) {
+            // The slot of one whose client is leaving is free already.
+            if waiter.reply.send(TaskMessage::Done(Err(limit.reached()))).is_ok() {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Waits for a thread to run `task`.
 pub(super) async fn submit(inner: &Arc<QueueInner>, task: BatchTask) -> Result<BatchOutput> {
-    let ticket = Ticket::of(&task);
-    wait(inner, enqueue(inner, task)?, ticket).await
+    enqueue(inner, task)?.answer().await
 }
 
-/// What is known of a task while it waits.
-#[derive(Clone, Copy)]
-pub(super) struct Ticket {
-    queued: Instant,
+/// A request that waits in a queue, and leaves it when this is dropped.
+pub(super) struct QueuedRequest<'q> {
+    inner: &'q QueueInner,
+    /// `None` when it has been answered.
+    key: Option<TaskKey>,
     deadline: Option<Instant>,
-    priority: Priority,
+    verdict: oneshot::Receiver<TaskMessage>,
 }
 
-impl Ticket {
-    pub(super) fn of(task: &BatchTask) -> Self {
-        let BatchTask { queued, deadline, priority, .. } = *task;
-        Ticket { queued, deadline, priority }
+impl QueuedRequest<'_> {
+    /// The response to it, at its deadline an error.
+    pub(super) async fn answer(mut self) -> Result<BatchOutput> {
+        let verdict = match self.deadline {
+            None => (&mut self.verdict).await,
+            Some(deadline) => {
+                match tokio::time::timeout_at(deadline.into(), &mut self.verdict).await {
+                    Ok(verdict) => verdict,
+                    Err(_) if self.leave() => return Err(expired()),
+                    Err(_) => return Err(expired_in_run()),
+                }
+            }
+        };
+        self.key = None;
+        match verdict {
+            Ok(TaskMessage::Done(answer)) => answer,
+            Ok(TaskMessage::Lead(_)) | Err(_) => Err(Error::unavailable("the server is stopping")),
+        }
+    }
+
+    /// Takes the request out of the queue. Returns whether it still waited.
+    fn leave(&mut self) -> bool {
+        let Some(key) = self.key.take() else {
+            return false;
+        };
+        let pool = self.inner.pool();
+        let mut state = lock(&self.inner.requests.waiting.state);
+        let waiter = state.waiting.remove(key);
+        // A queue without requests may be dropped.
+        let queue = if state.waiting.is_empty() { state.take_from_list(pool) } else { None };
+        drop(state);
+        drop(queue);
+        waiter.is_some()
+    }
+}
+
+impl Drop for QueuedRequest<'_> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -205,105 +265,117 @@ impl Ticket {
 ///
 /// # Errors
 /// [`Code::Unavailable`](tensorserve_tensor::error::Code::Unavailable) if the queue is full.
-pub(super) fn enqueue(
-    inner: &Arc<QueueInner>,
-    task: BatchTask,
-) -> Result<oneshot::Receiver<TaskMessage>> {
-    let (reply, verdict) = oneshot::channel();
-    let pool = inner.shared.pool(inner.traits.unbounded);
-    let mut ring = pool.lock();
+pub(super) fn enqueue(inner: &Arc<QueueInner>, task: BatchTask) -> Result<QueuedRequest<'_>> {
+    let pool = inner.pool();
     if pool.is_watched {
         if let Some(refusal) = inner.runaways.refusal() {
             return Err(refusal);
         }
-        if !ring.watched.is_started {
-            pool.hire(&inner.shared, &mut ring)?;
-        }
+        pool.begin_watching(&inner.shared)?;
     }
+    let (reply, verdict) = oneshot::channel();
+    let (rows, priority, deadline) = (task.rows.max(1), task.priority, task.deadline);
+    let mut displaced = Vec::new();
     let mut state = lock(&inner.requests.waiting.state);
-    let rows = task.rows.max(1);
-    if !state.has_room(inner, rows) {
-        sweep(&mut state, task.queued);
-        if !state.has_room(inner, rows) {
-            let full = full(inner, &state);
-            if !state.can_make_room(inner, rows, task.priority) {
-                return Err(full);
-            }
-            while !state.has_room(inner, rows)
-                && let Some(waiter) = state.pop_below(task.priority)
-            {
-                waiter.answer(Err(full.duplicate()));
-            }
-        }
+    let enqueued = state.waiting.rows();
+    if !state.has_room(inner, rows) && !state.can_make_room(inner, rows, priority) {
+        drop(state);
+        return Err(full(inner, enqueued));
     }
-    ring.has_priorities |= task.priority != Priority::default();
-    state.rows += rows;
-    state.insert(WaitingTask { task, reply });
-    if !state.listed {
-        state.listed = true;
-        ring.queues.push_back(Arc::clone(inner));
+    while !state.has_room(inner, rows)
+        && let Some(waiter) = state.waiting.pop_below(priority)
+    {
+        displaced.push(waiter);
     }
-    drop((state, ring));
-    pool.changed.notify_one();
-    Ok(verdict)
+    let key = Some(state.waiting.add(WaitingTask { task, reply }));
+    let wakes = state.list_with_another(pool, inner);
+    drop(state);
+    if wakes {
+        pool.changed.notify_one();
+    }
+    for waiter in displaced {
+        waiter.answer(Err(full(inner, enqueued)));
+    }
+    Ok(QueuedRequest { inner, key, deadline, verdict })
+}
+
+impl QueueInner {
+    /// The threads that run its batches.
+    fn pool(&self) -> &Pool {
+        self.shared.pool(self.traits.unbounded)
+    }
 }
 
 impl PoolQueueState {
     fn has_room(&self, inner: &QueueInner, rows: usize) -> bool {
-        self.tasks.is_empty() || self.rows + rows <= inner.requests.room
+        self.waiting.is_empty() || self.waiting.rows() + rows <= inner.requests.room
     }
 
     /// Whether there is room for `rows` more rows without those of a lower priority.
     fn can_make_room(&self, inner: &QueueInner, rows: usize, priority: Priority) -> bool {
-        let first = self.tasks.partition_point(|waiter| waiter.task.priority >= priority);
-        let others = self.tasks.range(first..).map(|waiter| waiter.task.rows.max(1)).sum::<usize>();
-        let is_alone = first == 0;
-        is_alone || self.rows.saturating_sub(others) + rows <= inner.requests.room
+        let others = self.waiting.rows_from(priority);
+        others.is_none_or(|others| others + rows <= inner.requests.room)
     }
 
-    /// Puts a task behind the others of its priority.
-    fn insert(&mut self, waiter: WaitingTask) {
-        let priority = waiter.task.priority;
-        match self.tasks.back() {
-            Some(last) if last.task.priority < priority => {
-                let place = self.tasks.partition_point(|other| other.task.priority >= priority);
-                self.tasks.insert(place, waiter);
-            }
-            _ => self.tasks.push_back(waiter),
+    /// When the next batch may run.
+    fn due(&self, inner: &QueueInner) -> Due {
+        if inner.traits.unbounded && inner.runaways.are_most() {
+            return Due::Held;
         }
-    }
-
-    /// Takes the newest of the tasks of the lowest priority, if that is below `priority`.
-    fn pop_below(&mut self, priority: Priority) -> Option<WaitingTask> {
-        let is_below = self.tasks.back().is_some_and(|last| last.task.priority < priority);
-        let waiter = if is_below { self.tasks.pop_back() } else { None }?;
-        self.rows -= waiter.task.rows.max(1);
-        Some(waiter)
-    }
-
-    /// Answers all tasks with this error.
-    fn answer_all(&mut self, error: &Error) {
-        self.rows = 0;
-        for waiter in self.tasks.drain(..) {
-            waiter.answer(Err(error.duplicate()));
+        let timeout = inner.config.timeout;
+        if self.running == 0 || timeout.is_zero() || self.waiting.rows() >= inner.batch_limit(false)
+        {
+            return Due::Now;
         }
+        let until = self.waiting.oldest().and_then(|queued| queued.checked_add(timeout));
+        until.map_or(Due::Now, Due::At)
     }
 
-    /// When the task that waits longest was queued.
-    fn oldest(&self) -> Option<Instant> {
-        let first = |priority| {
-            let place = self.tasks.partition_point(|waiter| waiter.task.priority > priority);
-            Some(self.tasks.get(place)?.task.queued)
+    /// Puts the queue, which is nowhere, in the list if requests wait. Returns whether a thread must be woken.
+    fn list(&mut self, pool: &Pool, queue: Arc<QueueInner>, due: Due) -> bool {
+        self.place = Place::Nowhere;
+        let Some(priority) = self.waiting.highest() else {
+            return false;
         };
-        Priority::ALL.into_iter().filter_map(first).min()
+        let mut ring = pool.lock();
+        if !ring.stopped {
+            self.place = ring.queues.put(queue, due, priority);
+        }
+        ring.idle > 0 && due != Due::Held
+    }
+
+    /// The queue, unless it is nowhere in the list or a thread is about to look at it.
+    fn take_from_list(&mut self, pool: &Pool) -> Option<Arc<QueueInner>> {
+        if self.place == Place::Nowhere {
+            return None;
+        }
+        let queue = pool.lock().queues.remove(self.place)?;
+        self.place = Place::Nowhere;
+        Some(queue)
+    }
+
+    /// Puts the queue where it belongs with one more request. Returns whether a thread must be woken.
+    fn list_with_another(&mut self, pool: &Pool, inner: &Arc<QueueInner>) -> bool {
+        let is_higher = self.waiting.highest() > self.place.priority();
+        let due = match self.place {
+            Place::Nowhere => return self.list(pool, Arc::clone(inner), self.due(inner)),
+            Place::Ready(_) if is_higher => Due::Now,
+            Place::Growing(..) => self.due(inner),
+            Place::Ready(_) | Place::Held(_) => return false,
+        };
+        if !is_higher && due != Due::Now {
+            return false;
+        }
+        let queue = self.take_from_list(pool);
+        queue.is_some_and(|queue| self.list(pool, queue, due))
     }
 }
 
-/// The error of a request that a full queue refuses.
-fn full(inner: &QueueInner, state: &PoolQueueState) -> Error {
+/// The error of a request that a full queue with so many rows refuses.
+fn full(inner: &QueueInner, rows: usize) -> Error {
     let most = inner.config.max_enqueued_batches;
     let size = inner.config.execution_size();
-    let enqueued = state.rows.div_ceil(size.max(1));
+    let enqueued = rows.div_ceil(size.max(1));
     let error = Error::unavailable(format!(
         "The batch scheduling queue to which this task was submitted is full; currently \
          {enqueued} batches enqueued and max_enqueued_batches is {most}"
@@ -311,81 +383,67 @@ fn full(inner: &QueueInner, state: &PoolQueueState) -> Error {
     error.shed_for(Shed::QueueFull)
 }
 
-/// Removes requests whose clients have disconnected or whose deadline has passed, so that they do
-/// not cause load shedding until the next batch forms.
-fn sweep(state: &mut PoolQueueState, now: Instant) {
-    if state.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
-        return;
-    }
-    state.swept = Some(now);
-    let PoolQueueState { tasks, rows, .. } = state;
-    tasks.retain(|waiter| {
-        let is_wanted = !waiter.reply.is_closed();
-        if !is_wanted {
-            *rows -= waiter.task.rows.max(1);
-        }
-        is_wanted
-    });
-}
-
-/// Waits for the response to the task with this ticket, until its deadline.
-pub(super) async fn wait(
-    inner: &QueueInner,
-    verdict: oneshot::Receiver<TaskMessage>,
-    ticket: Ticket,
-) -> Result<BatchOutput> {
-    let Ticket { queued, deadline, priority } = ticket;
-    let verdict = match deadline {
-        None => verdict.await,
-        Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
-            Ok(verdict) => verdict,
-            Err(_) if inner.requests.waiting.has(queued, priority) => return Err(expired()),
-            Err(_) => return Err(expired_in_run()),
-        },
-    };
-    match verdict {
-        Ok(TaskMessage::Done(answer)) => answer,
-        Ok(TaskMessage::Lead(_)) | Err(_) => Err(Error::unavailable("the server is stopping")),
-    }
-}
-
-/// The next step of a pool thread.
-enum NextStep {
-    Batch(Arc<QueueInner>, Vec<WaitingTask>),
-    /// No batch is due before this much time has passed.
-    Later(Option<Duration>),
-}
-
 fn work(pool: &Pool, shared: &Arc<BatcherShared>) {
     let mut ring = pool.lock();
     while !ring.stopped {
-        match next_batch(&mut ring) {
-            NextStep::Batch(inner, batch) => {
-                let watched = pool.is_watched.then(|| ring.watched.begin(&inner, &batch));
-                drop(ring);
-                if watched.is_some_and(|(_, is_sooner)| is_sooner) {
-                    pool.watch.notify_one();
-                }
-                run(&inner, batch);
-                ring = pool.lock();
-                let mut state = lock(&inner.requests.waiting.state);
-                state.running -= 1;
-                drop(state);
-                if watched.is_some_and(|(number, _)| ring.watched.end(shared, number)) {
-                    // Further runs of the version may begin.
-                    pool.changed.notify_one();
-                    return;
-                }
-            }
-            NextStep::Later(None) => {
-                ring = pool.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
-            }
-            NextStep::Later(Some(time)) => {
-                let waited = pool.changed.wait_timeout(ring, time);
-                ring = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
+        let now = Instant::now();
+        let Some(inner) = ring.queues.next(now) else {
+            ring = pool.rest(ring, now);
+            continue;
+        };
+        // This thread may have been woken to wait for a batch that grows.
+        let hands_on = ring.idle > 0 && ring.queues.grown_at().is_some();
+        drop(ring);
+        if hands_on {
+            pool.changed.notify_one();
         }
+        if let Some(batch) = next_batch(pool, &inner, now)
+            && !run_watched(pool, shared, &inner, batch)
+        {
+            return;
+        }
+        drop(inner);
+        ring = pool.lock();
     }
+}
+
+/// Runs a batch. Returns whether this thread goes on: in place of one whose run was overdue there is another.
+fn run_watched(
+    pool: &Pool,
+    shared: &BatcherShared,
+    inner: &Arc<QueueInner>,
+    batch: Vec<WaitingTask>,
+) -> bool {
+    let number = pool.is_watched.then(|| {
+        let run = WatchedRun::of(inner, &batch);
+        let (number, is_sooner) = pool.lock().watched.begin(run);
+        if is_sooner {
+            pool.watch.notify_one();
+        }
+        number
+    });
+    run(inner, batch);
+    let mut state = lock(&inner.requests.waiting.state);
+    state.running -= 1;
+    if matches!(state.place, Place::Growing(..))
+        && state.running == 0
+        && let Some(queue) = state.take_from_list(pool)
+    {
+        state.list(pool, queue, Due::Now);
+    }
+    drop(state);
+    let Some(number) = number else {
+        return true;
+    };
+    let mut ring = pool.lock();
+    if !ring.watched.end(shared, number) {
+        return true;
+    }
+    // Further runs of the version may begin.
+    ring.queues.release();
+    drop(ring);
+    pool.changed.notify_all();
+    false
 }
 
 /// Watches the runs of the pool until it stops, and starts threads in place of those whose runs are overdue.
@@ -394,7 +452,8 @@ fn watch(pool: &Pool, shared: &Arc<BatcherShared>) {
     while !ring.stopped {
         if ring.watched.look(shared, Instant::now()) {
             // Requests that wait may have to be refused.
-            pool.changed.notify_one();
+            ring.queues.release();
+            pool.changed.notify_all();
         }
         let is_complete = pool.hire(shared, &mut ring).is_ok();
         let again = (!is_complete).then(|| Instant::now() + START_AGAIN);
@@ -403,138 +462,87 @@ fn watch(pool: &Pool, shared: &Arc<BatcherShared>) {
     }
 }
 
-impl Ring {
-    /// Moves the first of the queues with a request of the highest priority to the front.
-    fn put_highest_first(&mut self) {
-        let (mut highest, mut has_priorities) = (None, false);
-        for (place, queue) in self.queues.iter().enumerate() {
-            let state = lock(&queue.requests.waiting.state);
-            let ends = state.tasks.front().zip(state.tasks.back());
-            let Some((first, last)) = ends.map(|(a, b)| (a.task.priority, b.task.priority)) else {
-                continue;
-            };
-            has_priorities |= first != Priority::default() || last != Priority::default();
-            if highest.is_none_or(|(priority, _)| first > priority) {
-                highest = Some((first, place));
-            }
-        }
-        self.has_priorities = has_priorities;
-        if let Some((_, place)) = highest
-            && let Some(queue) = self.queues.remove(place)
-        {
-            self.queues.push_front(queue);
-        }
-    }
-}
-
-/// Finds the first queue in the ring with a batch that is due.
-fn next_batch(ring: &mut Ring) -> NextStep {
-    let now = Instant::now();
-    if ring.has_priorities {
-        ring.put_highest_first();
-    }
-    let mut soonest: Option<Duration> = None;
-    for _ in 0..ring.queues.len() {
-        let Some(inner) = ring.queues.pop_front() else {
-            break;
-        };
-        let mut state = lock(&inner.requests.waiting.state);
-        drop_unwanted(&mut state, now);
-        if let Some(refusal) = inner.runaways.refusal() {
-            state.answer_all(&refusal);
-        }
-        if state.tasks.is_empty() {
-            state.listed = false;
-            continue;
-        }
-        if inner.runaways.are_most() {
-            drop(state);
-            ring.queues.push_back(inner);
-            continue;
-        }
-        let limit = inner.batch_limit(false);
-        let wait = time_to_wait(&inner, &state, limit, now);
-        if wait.is_zero() {
-            let batch = take(&inner, &mut state, limit);
-            state.running += 1;
-            state.listed = !state.tasks.is_empty();
-            let listed = state.listed;
-            drop(state);
-            if listed {
-                ring.queues.push_back(Arc::clone(&inner));
-            }
-            return NextStep::Batch(inner, batch);
-        }
+/// The next batch of this queue, if one is due. Puts the queue back where it belongs.
+fn next_batch(pool: &Pool, inner: &Arc<QueueInner>, now: Instant) -> Option<Vec<WaitingTask>> {
+    let mut state = lock(&inner.requests.waiting.state);
+    if let Some(refusal) = inner.runaways.refusal() {
+        let refused = state.waiting.take_all();
+        state.place = Place::Nowhere;
         drop(state);
-        ring.queues.push_back(inner);
-        soonest = Some(soonest.map_or(wait, |s| s.min(wait)));
+        refused.for_each(|waiter| waiter.answer(Err(refusal.duplicate())));
+        return None;
     }
-    NextStep::Later(soonest)
-}
-
-/// Removes requests whose clients have disconnected or whose deadline has passed.
-fn drop_unwanted(state: &mut PoolQueueState, now: Instant) {
-    let PoolQueueState { tasks, rows, .. } = state;
-    let waiters = std::mem::take(tasks);
-    tasks.extend(waiters.into_iter().filter_map(|waiter| {
-        let size = waiter.task.rows.max(1);
-        let wanted = waiter.if_wanted(now);
-        if wanted.is_none() {
-            *rows -= size;
-        }
-        wanted
-    }));
-}
-
-/// How long the queue's next batch may still grow.
-fn time_to_wait(
-    inner: &QueueInner,
-    state: &PoolQueueState,
-    limit: usize,
-    now: Instant,
-) -> Duration {
-    let timeout = inner.config.timeout;
-    if state.running == 0 || state.rows >= limit || timeout.is_zero() {
-        return Duration::ZERO;
+    let mut chosen = Chosen::default();
+    if state.due(inner).is_past(now) {
+        chosen = choose(inner, &state.waiting, now);
     }
-    let waited = state.oldest().map_or(timeout, |queued| now.saturating_duration_since(queued));
-    timeout.saturating_sub(waited)
+    let take = |keys: Vec<TaskKey>, state: &mut PoolQueueState| -> Vec<WaitingTask> {
+        keys.into_iter().filter_map(|key| state.waiting.remove(key)).collect()
+    };
+    let (batch, unwanted) = (take(chosen.batch, &mut state), take(chosen.unwanted, &mut state));
+    state.running += usize::from(!batch.is_empty());
+    let due = state.due(inner);
+    let wakes = state.list(pool, Arc::clone(inner), due);
+    drop(state);
+    // This thread itself waits for a batch that grows.
+    if wakes && due == Due::Now {
+        pool.changed.notify_one();
+    }
+    for waiter in unwanted {
+        // It gets its error.
+        let _ = waiter.if_wanted(now);
+    }
+    (!batch.is_empty()).then_some(batch)
 }
 
-/// Takes the first request, and later ones that can join its batch.
-fn take(inner: &QueueInner, state: &mut PoolQueueState, limit: usize) -> Vec<WaitingTask> {
-    let padding = inner.config.pad_variable_length_inputs;
+/// Requests of a queue.
+#[derive(Default)]
+struct Chosen {
+    /// Those of the next batch.
+    batch: Vec<TaskKey>,
+    /// Those before and between them whose clients have disconnected or whose deadline has passed.
+    unwanted: Vec<TaskKey>,
+}
+
+/// Chooses the first request, and later ones that can join its batch.
+fn choose(inner: &QueueInner, waiting: &WaitingRequests, now: Instant) -> Chosen {
+    let (padding, limit) = (inner.config.pad_variable_length_inputs, inner.batch_limit(false));
     let most = inner.verification.most_requests();
-    let mut batch: Vec<WaitingTask> = Vec::new();
-    let mut left = VecDeque::with_capacity(state.tasks.len());
-    let mut rows = 0;
-    let mut padded = None;
-    for waiter in state.tasks.drain(..) {
-        let joins = match batch.first() {
-            None => {
-                padded = padding.then(|| assemble::PaddedBatch::of(&waiter.task.inputs));
-                true
-            }
-            Some(first) => {
-                let (a, b) = (&first.task, &waiter.task);
-                a.rows > 0
-                    && b.rows > 0
-                    && rows + b.rows <= limit
-                    && batch.len() < most
-                    && assemble::can_join(&a.inputs, &b.inputs, padding)
-                    && padded.as_mut().is_none_or(|batch| batch.try_add(&b.inputs))
-            }
-        };
+    let mut chosen = Chosen::default();
+    let (mut first, mut padded): (Option<&BatchTask>, _) = (None, None);
+    let (mut rows, mut compared) = (0, 0);
+    for (key, waiter) in waiting.iter() {
+        let task = &waiter.task;
+        compared += 1 + task.inputs.len();
+        if compared > MOST_COMPARED && (first.is_some() || !chosen.unwanted.is_empty()) {
+            break;
+        }
+        if !waiter.is_wanted(now) {
+            chosen.unwanted.push(key);
+            continue;
+        }
+        let joins = first.is_none_or(|first| {
+            task.rows > 0
+                && rows + task.rows <= limit
+                && assemble::can_join(&first.inputs, &task.inputs, padding)
+                && padded
+                    .as_mut()
+                    .is_none_or(|batch: &mut assemble::PaddedBatch| batch.try_add(&task.inputs))
+        });
         if joins {
-            rows += waiter.task.rows.max(1);
-            batch.push(waiter);
-        } else {
-            left.push_back(waiter);
+            rows += task.rows.max(1);
+            chosen.batch.push(key);
+        }
+        if first.is_none() {
+            first = Some(task);
+            padded = padding.then(|| assemble::PaddedBatch::of(&task.inputs));
+        }
+        if first.is_some_and(|first| first.rows == 0) || rows >= limit || chosen.batch.len() >= most
+        {
+            break;
         }
     }
-    state.rows -= rows;
-    state.tasks = left;
-    batch
+    chosen
 }
 
 fn run(inner: &QueueInner, batch: Vec<WaitingTask>) {

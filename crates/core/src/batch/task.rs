@@ -47,6 +47,16 @@ pub(super) enum TaskMessage {
 }
 
 impl WaitingTask {
+    /// What it counts in the bounds of its queue.
+    pub(super) fn size(&self) -> usize {
+        self.task.rows.max(1)
+    }
+
+    /// Whether the client still waits, and the deadline has not passed.
+    pub(super) fn is_wanted(&self, now: Instant) -> bool {
+        !self.reply.is_closed() && self.task.deadline.is_none_or(|deadline| deadline > now)
+    }
+
     /// `self` if the client still waits. A task whose deadline has passed gets that error.
     pub(super) fn if_wanted(self, now: Instant) -> Option<Self> {
         if self.reply.is_closed() {

@@ -35,7 +35,8 @@ pub(super) struct Watched {
     pub(super) is_started: bool,
 }
 
-struct WatchedRun {
+/// A run of such a thread.
+pub(super) struct WatchedRun {
     number: u64,
     runaways: Arc<Runaways>,
     thread: ThreadId,
@@ -47,6 +48,26 @@ struct WatchedRun {
 }
 
 impl WatchedRun {
+    /// The run of `batch`, which this thread begins.
+    pub(super) fn of(inner: &QueueInner, batch: &[WaitingTask]) -> Self {
+        let now = Instant::now();
+        let usual = inner.cost.predict(batch.iter().map(WaitingTask::size).sum());
+        let patience = usual.map_or(OVERDUE_UNKNOWN, |usual| {
+            usual.saturating_mul(OVERDUE_TIMES).max(OVERDUE_AFTER)
+        });
+        let deadlines = batch.iter().map(|waiter| waiter.task.deadline);
+        let last = deadlines.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+        WatchedRun {
+            number: 0,
+            runaways: Arc::clone(&inner.runaways),
+            thread: os::thread_id(),
+            overdue_at: now.checked_add(patience).unwrap_or(now + OVERDUE_UNKNOWN),
+            given_up_at: last.map(|deadline| deadline + GRACE),
+            is_overdue: false,
+            is_given_up: false,
+        }
+    }
+
     /// When it changes next.
     fn due(&self) -> Option<Instant> {
         match (self.is_overdue, self.is_given_up) {
@@ -58,30 +79,12 @@ impl WatchedRun {
 }
 
 impl Watched {
-    /// Adds the run of `batch`, which this thread begins. Returns its number, and whether the watching thread
-    /// must be woken.
-    pub(super) fn begin(&mut self, inner: &QueueInner, batch: &[WaitingTask]) -> (u64, bool) {
-        let now = Instant::now();
-        let rows: usize = batch.iter().map(|waiter| waiter.task.rows.max(1)).sum();
-        let usual = inner.cost.predict(rows);
-        let patience = usual.map_or(OVERDUE_UNKNOWN, |usual| {
-            usual.saturating_mul(OVERDUE_TIMES).max(OVERDUE_AFTER)
-        });
-        let deadlines = batch.iter().map(|waiter| waiter.task.deadline);
-        let last = deadlines.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
-        let run = WatchedRun {
-            number: self.next_number,
-            runaways: Arc::clone(&inner.runaways),
-            thread: os::thread_id(),
-            overdue_at: now.checked_add(patience).unwrap_or(now + OVERDUE_UNKNOWN),
-            given_up_at: last.map(|deadline| deadline + GRACE),
-            is_overdue: false,
-            is_given_up: false,
-        };
+    /// Adds a run that begins. Returns its number, and whether the watching thread must be woken.
+    pub(super) fn begin(&mut self, run: WatchedRun) -> (u64, bool) {
         let is_sooner = self.looks_at.is_none_or(|looks_at| run.overdue_at < looks_at);
+        let number = self.next_number;
         self.next_number += 1;
-        let number = run.number;
-        self.runs.push(run);
+        self.runs.push(WatchedRun { number, ..run });
         (number, is_sooner)
     }
 

@@ -1,0 +1,195 @@
+//! The queue of one model and the requests of another: what waits in one queue holds up no other.
+
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::guards::lock;
+use super::{BatchOutput, BatchQueue, BatchRunner, Batcher, Runaways, SignatureTraits};
+use crate::config::{BatchConfig, BatchMode};
+use crate::metrics::QueueMetrics;
+use tensorserve_platform::RunOptions;
+use tensorserve_tensor::error::Result;
+use tensorserve_tensor::priority::Priority;
+use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
+
+type Submitted<'q> = Pin<Box<dyn Future<Output = Result<BatchOutput>> + 'q>>;
+
+/// Returns its inputs. Each run begins when the test lets it.
+struct Gated {
+    begun: Mutex<Sender<usize>>,
+    gate: Mutex<Receiver<()>>,
+}
+
+impl BatchRunner for Gated {
+    fn run(&self, inputs: &[Tensor], _options: RunOptions) -> Result<Vec<Tensor>> {
+        let rows = inputs.first().and_then(Tensor::rows).unwrap_or(0);
+        lock(&self.begun).send(rows).expect("the test listens");
+        // Without a gate it begins at once.
+        let _ = lock(&self.gate).recv();
+        Ok(inputs.to_vec())
+    }
+}
+
+struct Place {
+    batcher: Batcher,
+}
+
+impl Place {
+    fn with_threads(threads: usize) -> Self {
+        Place { batcher: Batcher::new(threads, Duration::ZERO).expect("threads start") }
+    }
+
+    /// A queue, the rows of its runs, and what lets them begin.
+    fn queue(&self, name: &str, config: BatchConfig) -> (BatchQueue, Receiver<usize>, Sender<()>) {
+        let (begun, runs) = channel();
+        let (open, gate) = channel();
+        let spec = || vec![TensorSpec::new("x", DType::Float, &[-1, -1])];
+        let traits = SignatureTraits::of(&Signature::only(spec(), spec()));
+        let runaways = Arc::new(Runaways::new(name.to_owned(), self.batcher.threads()));
+        let runner = Gated { begun: Mutex::new(begun), gate: Mutex::new(gate) };
+        let queue = self.batcher.queue(
+            (&self.batcher.limit(&name.into()), &runaways),
+            config,
+            traits,
+            QueueMetrics::unregistered(name),
+            Arc::new(runner),
+        );
+        (queue, runs, open)
+    }
+}
+
+/// Batches of so many rows, in a queue that is never full.
+fn batches(rows: usize) -> BatchConfig {
+    BatchConfig {
+        mode: BatchMode::On,
+        max_batch_size: rows,
+        max_execution_batch_size: rows,
+        max_enqueued_batches: 1 << 30,
+        ..BatchConfig::default()
+    }
+}
+
+/// One row of so many columns.
+fn row(columns: usize) -> Vec<Tensor> {
+    let mut values = aligned_vec::<f32>(0);
+    (0..columns).for_each(|_| values.push(1.0));
+    let shape = Shape::new(&[1, i64::try_from(columns).expect("small")]).expect("a shape");
+    vec![Tensor::from_vec(shape, values).expect("a tensor")]
+}
+
+/// A request that has not been submitted.
+fn request(queue: &BatchQueue, columns: usize) -> Submitted<'_> {
+    Box::pin(queue.submit(row(columns), None, Priority::Normal))
+}
+
+/// Submits a request, which then waits.
+fn submit(queue: &BatchQueue, columns: usize) -> Submitted<'_> {
+    let mut submitted = request(queue, columns);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(submitted.as_mut().poll(&mut context).is_pending(), "it waits");
+    submitted
+}
+
+/// Waits for the response.
+fn answer(mut submitted: Submitted<'_>) -> Result<BatchOutput> {
+    let mut context = Context::from_waker(Waker::noop());
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Poll::Ready(answer) = submitted.as_mut().poll(&mut context) {
+            return answer;
+        }
+        assert!(Instant::now() < end, "there is no response");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn next(runs: &Receiver<usize>) -> usize {
+    runs.recv_timeout(Duration::from_secs(60)).expect("a run begins")
+}
+
+#[test]
+fn a_thread_that_looks_at_one_queue_keeps_no_other_one_waiting() {
+    let place = Place::with_threads(2);
+    let (queue, runs, open) = place.queue("a", batches(1));
+    let (other, other_runs, other_open) = place.queue("b", batches(1));
+    drop(other_open);
+    let running = submit(&queue, 1);
+    assert_eq!(next(&runs), 1);
+    // The thread that has run it waits for this lock, and so does the one of another request.
+    let state = queue.0.requests.waiting.locked();
+    drop(open);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| answer(request(&queue, 1)));
+        for _ in 0..100 {
+            answer(request(&other, 1)).expect("it has a thread and a lock of its own");
+            assert_eq!(next(&other_runs), 1);
+        }
+        drop(state);
+        waiting.join().expect("no panic").expect("an answer");
+    });
+    answer(running).expect("an answer");
+}
+
+#[test]
+fn a_batch_is_chosen_from_a_bounded_number_of_requests() {
+    let place = Place::with_threads(1);
+    let (queue, runs, open) = place.queue("a", batches(64));
+    let running = submit(&queue, 1);
+    assert_eq!(next(&runs), 1);
+    // One request, many that cannot join it, two that could.
+    let first = submit(&queue, 2);
+    let others: Vec<_> = (0..10_000).map(|_| submit(&queue, 3)).collect();
+    let last = [submit(&queue, 2), submit(&queue, 2)];
+    open.send(()).expect("it runs");
+    assert_eq!(next(&runs), 1, "those behind so many others are not seen");
+    // Clients that leave are gone at once.
+    assert_eq!(queue.0.requests.waiting.waiting_tasks().1, 10_002);
+    drop(others);
+    assert_eq!(queue.0.requests.waiting.waiting_tasks().1, 2);
+    open.send(()).expect("it runs");
+    assert_eq!(next(&runs), 2);
+    drop(open);
+    for submitted in [running, first].into_iter().chain(last) {
+        answer(submitted).expect("an answer");
+    }
+}
+
+/// The time of requests to one model while 100,000 wait for another one, whose batch grows.
+#[test]
+#[ignore = "measures"]
+fn time_beside_a_long_queue() {
+    let place = Place::with_threads(2);
+    let config = BatchConfig { timeout: Duration::from_secs(3600), ..batches(1 << 20) };
+    let (queue, runs, _open) = place.queue("a", config);
+    let (other, _other_runs, other_open) = place.queue("b", batches(1));
+    drop(other_open);
+    let _running = submit(&queue, 1);
+    assert_eq!(next(&runs), 1);
+    for count in [0, 1_000, 10_000, 100_000] {
+        let started = Instant::now();
+        let waiting: Vec<_> = (0..count).map(|_| submit(&queue, 1)).collect();
+        let filled = started.elapsed();
+        let mut times: Vec<_> = (0..200)
+            .map(|_| {
+                let mut submitted = request(&other, 1);
+                let mut context = Context::from_waker(Waker::noop());
+                let started = Instant::now();
+                let is_pending = submitted.as_mut().poll(&mut context).is_pending();
+                let time = started.elapsed();
+                if is_pending {
+                    answer(submitted).expect("an answer");
+                }
+                time
+            })
+            .collect();
+        times.sort();
+        println!(
+            "{count}: filled in {filled:?}; submit {:?}, at most {:?}",
+            times[100], times[199]
+        );
+        drop(waiting);
+    }
+}
