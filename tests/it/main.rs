@@ -130,6 +130,7 @@ mod tfs_metrics;
 #[cfg(feature = "transform")]
 mod transform;
 mod transform_header;
+mod transform_names;
 mod transform_state;
 #[cfg(all(
     feature = "catboost",

@@ -160,6 +160,12 @@ impl Progress {
         }
     }
 
+    /// Counts an object that fails before the run.
+    pub fn fails(&self, object: &str, reason: &str) {
+        self.failed.fetch_add(1, Relaxed);
+        self.failed_with(object, reason);
+    }
+
     /// Notes a failure.
     pub(crate) fn failed_with(&self, object: &str, reason: &str) {
         let mut notes = self.notes();

@@ -7,8 +7,11 @@ use std::path::Path;
 use super::arguments::Arguments;
 use super::show::note;
 use tensorserve_records::manifest;
-use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions, find, find_prefix};
+use tensorserve_store::objects::{
+    ObjectInfo, Place, PlaceOptions, UnusableName, find, find_prefix,
+};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::job::FrozenJob;
 use tensorserve_transform::plan::{Plan, PlannedObject};
 use tensorserve_transform::state::DIRECTORY;
 
@@ -22,6 +25,8 @@ pub(super) const MOST_NAMED: usize = 10;
 pub(super) struct Inputs {
     pub(super) place: Place,
     pub(super) objects: Vec<ObjectInfo>,
+    /// Files whose names cannot be keys: they fail.
+    pub(super) unusable: Vec<UnusableName>,
     /// What the user has written.
     pub(super) named: String,
 }
@@ -53,21 +58,40 @@ impl Inputs {
             [] => Err(Error::invalid("no input: name it with --input, --files-from or --manifest")),
             [one] => {
                 let found = if is_prefix { find_prefix(one, options) } else { find(one, options) }?;
-                Ok(Inputs { place: found.place, objects: found.objects, named: one.clone() })
+                let (place, objects, unusable) = (found.place, found.objects, found.unusable);
+                Ok(Inputs { place, objects, unusable, named: one.clone() })
             }
             several => Inputs::several(several, options),
         }
     }
 
+    /// The inputs of a plan that another process has made, of which the first stands for all.
+    ///
+    /// # Errors
+    /// If their place cannot be opened.
+    pub(super) fn planned(job: &FrozenJob, plan: &Plan, options: &PlaceOptions) -> Result<Self> {
+        let place = Place::open(&job.input_place, options)?;
+        let first = plan.entries.first().and_then(|entry| entry.objects.first());
+        let objects = first.map(|object| ObjectInfo {
+            key: object.key.clone(),
+            size: object.size,
+            tag: object.tag.clone(),
+        });
+        let (objects, unusable) = (objects.into_iter().collect(), Vec::new());
+        Ok(Inputs { place, objects, unusable, named: job.input.clone() })
+    }
+
     /// The objects of several locations, in one place.
     fn several(locations: &[String], options: &PlaceOptions) -> Result<Self> {
-        let mut uris = Vec::new();
+        let (mut uris, mut unusable) = (Vec::new(), Vec::new());
         for location in locations {
-            let found = find(location, options)?;
+            let mut found = find(location, options)?;
+            unusable.append(&mut found.unusable);
             let base = found.place.display();
             uris.extend(found.objects.iter().map(|object| format!("{base}/{}", object.key)));
         }
-        Inputs::listed(&uris, &locations.join(", "), options)
+        let inputs = Inputs::listed(&uris, &locations.join(", "), options)?;
+        Ok(Inputs { unusable, ..inputs })
     }
 
     /// These objects. Their keys are relative to the directory that they have in common.
@@ -87,7 +111,7 @@ impl Inputs {
         // An object that is named twice has one output.
         objects.sort_by(|a, b| a.key.cmp(&b.key));
         objects.dedup_by(|a, b| a.key == b.key);
-        Ok(Inputs { place, objects, named: named.to_owned() })
+        Ok(Inputs { place, objects, unusable: Vec::new(), named: named.to_owned() })
     }
 
     /// Leaves out what the job itself has written or will write, and refuses an output in the input.
@@ -185,11 +209,20 @@ impl Inputs {
 
 /// A list for an error or a remark, which does not name all of many.
 pub(super) fn named(all: &[String]) -> String {
-    let mut text: String = all.iter().take(MOST_NAMED).map(|line| format!("\n  {line}")).collect();
+    let shown = all.iter().take(MOST_NAMED);
+    let mut text: String = shown.map(|line| format!("\n  {}", one_line(line))).collect();
     if let Some(more) = all.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
         text.push_str(&format!("\n  and {more} more"));
     }
     text
+}
+
+/// A text without line breaks and other control characters, which names of objects may have.
+pub(super) fn one_line(text: &str) -> String {
+    let escaped = |c: char| -> String {
+        if c.is_control() { c.escape_default().collect() } else { c.into() }
+    };
+    text.chars().map(escaped).collect()
 }
 
 /// Where a place is, without links.

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::inputs::{Inputs, MOST_NAMED, named};
+use super::inputs::{Inputs, MOST_NAMED, named, one_line};
 use super::model::{ModelFiles, ModelOptions, ServedModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
@@ -17,7 +17,7 @@ use crate::cli::logging::{self, LibraryLines};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use tensorserve_platform::Platforms;
-use tensorserve_store::objects::{ObjectInfo, Place, PlaceOptions};
+use tensorserve_store::objects::{Place, PlaceOptions, UnusableName};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::batch::{Batch, BatchRunner};
 use tensorserve_transform::job::{FrozenJob, Job};
@@ -27,7 +27,7 @@ use tensorserve_transform::plan::{Entry, Plan, PlanOptions, PlannedObject};
 use tensorserve_transform::progress::Progress;
 use tensorserve_transform::report::{self, ReportFacts, bytes, duration};
 use tensorserve_transform::run::{EntryFeed, Run, RunOutcome};
-use tensorserve_transform::state::{Marker, State};
+use tensorserve_transform::state::{Marker, ObjectOutcome, State};
 use tensorserve_transform::sweep;
 use tensorserve_transform::verify::{Verified, verify};
 
@@ -53,6 +53,8 @@ pub(super) struct PreparedJob {
     arguments: Arguments,
     output: Place,
     progress: Arc<Progress>,
+    /// Files that are no objects and fail, where this process is the one to say so.
+    unusable: Vec<UnusableName>,
     /// What is said in the report and in the summary.
     facts: Vec<(String, String)>,
     _lease: Option<Lease>,
@@ -106,6 +108,9 @@ pub(super) fn prepare(
     if setting.arguments.overwrite {
         setting.state.clear()?;
     }
+    if shard.is_some_and(|(index, _)| index > 0) {
+        setting.inputs.unusable.clear();
+    }
     let plan = setting.plan()?;
     let own = match shard {
         Some((index, count)) => plan.shard(index, count),
@@ -120,6 +125,9 @@ pub(super) fn prepare(
         setting.state.forget_failures(&entries)?;
     }
     if setting.arguments.plan_only {
+        for UnusableName { shown, why, .. } in setting.inputs.unusable.iter().take(MOST_NAMED) {
+            note(&format!("note: {shown} is not in the plan: {why}"));
+        }
         print_plan(&plan, &done, &pending);
         return Ok(Prepared::Finished);
     }
@@ -161,7 +169,7 @@ impl Setting {
             false => None,
         };
         let mut inputs = match &planned {
-            Some((job, plan)) => planned_inputs(job, plan, &places)?,
+            Some((job, plan)) => Inputs::planned(job, plan, &places)?,
             None => Inputs::find(&arguments, is_prefix, &places)?,
         };
         inputs.without_outputs(&output, &arguments, state.has_begun()?)?;
@@ -273,22 +281,26 @@ impl Setting {
         )))
     }
 
-    /// Tries numbers of records in a batch.
+    /// Tries numbers of records in a batch, with the first records. Objects that cannot be read, divided or run are
+    /// passed over: they fail when it is their turn, and are treated as the policy says.
     fn sweep(&mut self) -> Result<()> {
         let model = Arc::new(self.model()?);
-        let given = self.options.job.frozen.batch_rows;
-        let batches = self.batches_to_try(model.as_ref());
-        if batches.is_empty() {
-            self.options.job.frozen.batch_rows = given;
-            self.model = Arc::into_inner(model);
-            return Ok(());
-        }
         let job = JobOptions::new(&self.arguments, &self.inputs)?.job;
         let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
         let runner = BatchRunner::new(Arc::new(job), served);
-        let trials = sweep::try_sizes(&runner, &batches)?;
+        let given = self.options.job.frozen.batch_rows;
+        let objects = self.inputs.objects.iter().filter(|object| object.size > 0).take(TRIED);
+        let objects: Vec<PlannedObject> = objects.map(PlannedObject::of).collect();
+        let trials = objects.iter().find_map(|object| {
+            let batches = self.batches_to_try(model.as_ref(), object);
+            sweep::try_sizes(&runner, &batches).ok().filter(|trials| !trials.is_empty())
+        });
         drop(runner);
         self.model = Arc::into_inner(model);
+        self.options.job.frozen.batch_rows = given;
+        let Some(trials) = trials else {
+            return Ok(());
+        };
         let rows = sweep::best(&trials).unwrap_or(1).max(1);
         // A last, smaller batch says how fast it is, not how many records there are.
         let rows = sweep::SIZES.into_iter().find(|size| *size >= rows).unwrap_or(rows);
@@ -302,29 +314,22 @@ impl Setting {
         Ok(())
     }
 
-    /// The first records, in batches of several sizes. Objects that cannot be read are passed over: they fail
-    /// when it is their turn, and are treated as the policy says.
-    fn batches_to_try(&mut self, model: &dyn Model) -> Vec<Batch> {
-        for object in self.inputs.objects.iter().filter(|object| object.size > 0).take(TRIED) {
-            let object = PlannedObject::of(object);
-            let mut batches = Vec::new();
-            for size in sweep::SIZES {
-                self.options.job.frozen.batch_rows = size;
-                let batch = self.options.job.first_batch(model, &self.inputs.place, &object);
-                let Ok(Some(batch)) = batch else {
-                    break;
-                };
-                let is_whole = batch.len() == size;
-                batches.push(batch);
-                if !is_whole {
-                    break;
-                }
-            }
-            if !batches.is_empty() {
-                return batches;
+    /// The first records of an object, in batches of several sizes; none if it cannot be read.
+    fn batches_to_try(&mut self, model: &dyn Model, object: &PlannedObject) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        for size in sweep::SIZES {
+            self.options.job.frozen.batch_rows = size;
+            let batch = self.options.job.first_batch(model, &self.inputs.place, object);
+            let Ok(Some(batch)) = batch else {
+                break;
+            };
+            let is_whole = batch.len() == size;
+            batches.push(batch);
+            if !is_whole {
+                break;
             }
         }
-        Vec::new()
+        batches
     }
 
     fn explain(&self, plan: &Plan, done: usize, pending: usize) {
@@ -433,7 +438,19 @@ impl Setting {
             stop: Arc::clone(stop),
         };
         let (arguments, output) = (self.arguments, self.output);
-        Ok(PreparedJob { run, feed, model, arguments, output, progress, facts, _lease: lease })
+        let unusable = self.inputs.unusable;
+        let job = PreparedJob {
+            run,
+            feed,
+            model,
+            arguments,
+            output,
+            progress,
+            unusable,
+            facts,
+            _lease: lease,
+        };
+        Ok(job)
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -466,7 +483,16 @@ impl PreparedJob {
                 print_json(marker);
             }
         };
-        let outcome = self.run.run(self.feed, &each);
+        let mut failed = Vec::new();
+        for UnusableName { shown, why, .. } in self.unusable.iter().filter(|_| !is_worker) {
+            self.progress.fails(shown, why);
+            let error = Some((*why).to_owned());
+            failed.push(ObjectOutcome { key: shown.clone(), error, ..ObjectOutcome::default() });
+        }
+        let mut outcome = self.run.run(self.feed, &each);
+        if let Ok(outcome) = &mut outcome {
+            outcome.failed.append(&mut failed);
+        }
         drop(shown);
         let (ended, busy) = match &outcome {
             Ok(outcome) if outcome.is_interrupted => ("interrupted".to_owned(), outcome.busy),
@@ -504,7 +530,8 @@ fn summarize(progress: &Progress, ended: &str, output: &Place, facts: &ReportFac
         note(&format!("{} objects failed, {} bad records", now.failed_objects, now.bad_records));
         let (_, _, failures) = progress.history();
         for failure in failures.iter().take(MOST_NAMED) {
-            note(&format!("  {}: {}", failure.object, failure.reason));
+            let line = one_line(&format!("{}: {}", failure.object, failure.reason));
+            note(&format!("  {line}"));
         }
     }
     note(&format!("report: {report}"));
@@ -536,18 +563,6 @@ fn memory(job: &Job) -> u64 {
     let lanes = u64::try_from(job.concurrency + 1).unwrap_or(u64::MAX);
     let batch = u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
     lanes.saturating_mul(lanes).saturating_mul(batch).saturating_mul(3)
-}
-
-/// The inputs of a plan that another process has made.
-fn planned_inputs(job: &FrozenJob, plan: &Plan, places: &PlaceOptions) -> Result<Inputs> {
-    let place = Place::open(&job.input_place, places)?;
-    let first = plan.entries.first().and_then(|entry| entry.objects.first());
-    let objects = first.map(|object| ObjectInfo {
-        key: object.key.clone(),
-        size: object.size,
-        tag: object.tag.clone(),
-    });
-    Ok(Inputs { place, objects: objects.into_iter().collect(), named: job.input.clone() })
 }
 
 /// The numbers on stdin, one on a line.

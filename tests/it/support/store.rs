@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,12 +148,57 @@ impl StoreServer {
         let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
         let mut stream = stream;
         while let Some((method, target, headers)) = head(&mut reader) {
-            if self.state().is_down
-                || self.answer(&mut stream, &method, &target, &headers).is_none()
-            {
+            let length = headers.get("content-length").and_then(|length| length.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            if reader.read_exact(&mut body).is_err() || self.state().is_down {
+                return;
+            }
+            let answered = match method.as_str() {
+                "PUT" | "DELETE" => self.change(&mut stream, &method, &target, &headers, body),
+                _ => self.answer(&mut stream, &method, &target, &headers),
+            };
+            if answered.is_none() {
                 return;
             }
         }
+    }
+
+    /// Answers a request that writes or removes an object.
+    fn change(
+        &self,
+        stream: &mut TcpStream,
+        method: &str,
+        target: &str,
+        headers: &BTreeMap<String, String>,
+        body: Vec<u8>,
+    ) -> Option<()> {
+        let (path, _) = target.split_once('?').unwrap_or((target, ""));
+        let path = decoded(path.trim_start_matches('/'));
+        let key = path.strip_prefix("b/").expect("a key of the bucket");
+        if method == "DELETE" {
+            self.state().objects.remove(key);
+            return write!(stream, "HTTP/1.1 204 No Content\r\n\r\n").ok();
+        }
+        let must_be_new = headers.get("if-none-match").is_some_and(|value| value == "*");
+        // One request at a time decides.
+        let mut state = self.state();
+        if must_be_new && state.objects.contains_key(key) {
+            drop(state);
+            return refuse(stream, 412, "PreconditionFailed", "");
+        }
+        state.writes += 1;
+        let etag = format!("\"etag-{}\"", state.writes);
+        let object = Object { bytes: body, etag: etag.clone(), modified: SystemTime::now() };
+        state.objects.insert(key.to_owned(), object);
+        drop(state);
+        send(stream, "200 OK", &format!("ETag: {etag}\r\n"), b"", &Fault::None)
+    }
+
+    /// The objects whose keys begin so, and their content.
+    pub fn objects(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+        let state = self.state();
+        let all = state.objects.iter().filter(|(key, _)| key.starts_with(prefix));
+        all.map(|(key, object)| (key.clone(), object.bytes.clone())).collect()
     }
 
     /// Answers one request; `None` ends the connection.
@@ -202,6 +247,10 @@ impl StoreServer {
             }
             let total = object.bytes.len();
             let range = headers.get("range").and_then(|range| bounds(range, total));
+            if headers.contains_key("range") && range.is_none() {
+                drop(state);
+                return refuse(stream, 416, "InvalidRange", "");
+            }
             let (start, end) = range.unwrap_or((0, total));
             let found = (object.bytes[start..end].to_vec(), object.etag.clone(), total, range);
             if method == "GET" {

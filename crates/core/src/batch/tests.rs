@@ -160,6 +160,7 @@ fn a_batch_is_chosen_from_a_bounded_number_of_requests() {
 /// The time of requests to one model while 100,000 wait for another one, whose batch grows.
 #[test]
 #[ignore = "measures"]
+#[allow(clippy::print_stdout)]
 fn time_beside_a_long_queue() {
     let place = Place::with_threads(2);
     let config = BatchConfig { timeout: Duration::from_secs(3600), ..batches(1 << 20) };

@@ -5,7 +5,7 @@ use std::path::{MAIN_SEPARATOR, Path};
 
 use glob::{MatchOptions, Pattern};
 
-use super::{ObjectInfo, Place, PlaceOptions, local_path};
+use super::{Listing, ObjectInfo, Place, PlaceOptions, UnusableName, local_path};
 use crate::location::is_location;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -23,6 +23,14 @@ pub struct Found {
     pub place: Place,
     /// At least one, sorted by key.
     pub objects: Vec<ObjectInfo>,
+    /// Files that would be among them if their names could be keys.
+    pub unusable: Vec<UnusableName>,
+}
+
+impl Found {
+    fn of(place: Place, found: Listing) -> Self {
+        Found { place, objects: found.objects, unusable: found.unusable }
+    }
 }
 
 /// Finds the objects that a location means. On this machine: all files of a directory, one file, or
@@ -39,8 +47,8 @@ pub fn find(location: &str, options: &PlaceOptions) -> Result<Found> {
     let found = match fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => {
             let place = Place::open(location, options)?;
-            let objects = place.list("")?;
-            Found { place, objects }
+            let listing = place.survey("")?;
+            Found::of(place, listing)
         }
         Ok(_) => find_file(location, options)?,
         Err(_) if location.contains(['*', '?', '[']) => find_pattern(&path, options)?,
@@ -55,12 +63,15 @@ pub fn find(location: &str, options: &PlaceOptions) -> Result<Found> {
 /// As [`find`].
 pub fn find_prefix(location: &str, options: &PlaceOptions) -> Result<Found> {
     let (place, prefix) = Place::open_prefix(location, options)?;
-    let objects = place.list(&prefix)?;
-    not_empty(location, Found { place, objects })
+    let listing = place.survey(&prefix)?;
+    not_empty(location, Found::of(place, listing))
 }
 
 fn not_empty(location: &str, found: Found) -> Result<Found> {
     if found.objects.is_empty() {
+        if let Some(unusable) = found.unusable.first() {
+            return Err(unusable.error());
+        }
         return Err(Error::not_found(format!("{location}: there is no object")));
     }
     Ok(found)
@@ -69,7 +80,7 @@ fn not_empty(location: &str, found: Found) -> Result<Found> {
 fn find_file(location: &str, options: &PlaceOptions) -> Result<Found> {
     let (place, name) = Place::open_prefix(location, options)?;
     let objects = place.head(&name)?.into_iter().collect();
-    Ok(Found { place, objects })
+    Ok(Found { place, objects, unusable: Vec::new() })
 }
 
 fn find_pattern(path: &Path, options: &PlaceOptions) -> Result<Found> {
@@ -83,7 +94,8 @@ fn find_pattern(path: &Path, options: &PlaceOptions) -> Result<Found> {
     let place = Place::open(if folder.is_empty() { "." } else { folder }, options)?;
     // Only what begins like the pattern is looked at.
     let prefix = text.get(start..first).unwrap_or_default();
-    let mut objects = place.list(prefix)?;
-    objects.retain(|object| pattern.matches_with(&object.key, RULES));
-    Ok(Found { place, objects })
+    let mut listing = place.survey(prefix)?;
+    listing.objects.retain(|object| pattern.matches_with(&object.key, RULES));
+    listing.unusable.retain(|unusable| pattern.matches_with(&unusable.name, RULES));
+    Ok(Found::of(place, listing))
 }

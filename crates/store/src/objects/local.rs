@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::drafts::{self, DraftFile};
-use super::{DRAFTS, MOST_OBJECTS, ObjectInfo, changed, key};
+use super::{DRAFTS, Listing, MOST_OBJECTS, ObjectInfo, UnusableName, changed, key};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// From this many files on, all of the file system is flushed once instead of each file.
@@ -38,9 +38,9 @@ impl Folder {
     }
 
     /// The files whose keys begin with `prefix`, sorted by key.
-    pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    pub(super) fn survey(&self, prefix: &str) -> Result<Listing> {
         key::check_prefix(prefix)?;
-        let mut objects = Vec::new();
+        let mut found = Listing::default();
         // Directories that are still to be read, with `/` at the end.
         let start = prefix.rfind('/').and_then(|at| prefix.get(..=at)).unwrap_or_default();
         let mut folders = vec![start.to_owned()];
@@ -53,38 +53,45 @@ impl Folder {
             };
             for entry in entries {
                 let entry = entry.map_err(|e| failed(&path, "it cannot be listed", &e))?;
-                let name = entry.file_name();
                 let kind = entry.file_type().map_err(|e| failed(&path, "it cannot be read", &e))?;
-                let Some(name) = name.to_str() else {
-                    // One that does not matter may have any name.
-                    if String::from_utf8_lossy(name.as_encoded_bytes()).starts_with(prefix) {
-                        return Err(unusable(&entry.path(), "its name is not UTF-8"));
-                    }
-                    continue;
-                };
-                let key = format!("{folder}{name}");
-                if kind.is_dir() {
+                let file_name = entry.file_name();
+                let key = format!("{folder}{}", file_name.to_string_lossy());
+                let is_text = file_name.to_str().is_some();
+                if kind.is_dir() && is_text {
                     let inner = format!("{key}/");
                     if inner.starts_with(prefix) && key != DRAFTS {
                         folders.push(inner);
                     }
                     continue;
                 }
-                if !key.starts_with(prefix) || !(kind.is_file() || kind.is_symlink()) {
+                // What does not matter may have any name.
+                if !key.starts_with(prefix) {
+                    continue;
+                }
+                if !is_text && (kind.is_dir() || is_file(&entry.path())) {
+                    found.unusable.push(unusable(key, &entry.path(), "its name is not UTF-8"));
+                    continue;
+                }
+                if !(kind.is_file() || kind.is_symlink()) {
                     continue;
                 }
                 let Some(object) = self.head_path(&entry.path(), &key)? else {
                     continue;
                 };
-                key::check(&key).map_err(|e| e.context(entry.path().display()))?;
-                if objects.len() >= MOST_OBJECTS {
+                if key::check(&key).is_err() {
+                    let why = "its path is longer than the 1024 bytes that a key may have";
+                    found.unusable.push(unusable(key, &entry.path(), why));
+                    continue;
+                }
+                if found.objects.len() >= MOST_OBJECTS {
                     return Err(super::too_many(&self.root.display().to_string()));
                 }
-                objects.push(object);
+                found.objects.push(object);
             }
         }
-        objects.sort_by(|a: &ObjectInfo, b| a.key.cmp(&b.key));
-        Ok(objects)
+        found.objects.sort_by(|a, b| a.key.cmp(&b.key));
+        found.unusable.sort_by(|a, b| a.shown.cmp(&b.shown));
+        Ok(found)
     }
 
     pub(super) fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
@@ -283,8 +290,13 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn unusable(path: &Path, why: &str) -> Error {
-    Error::invalid(format!("{}: {why}; rename it", path.display()))
+fn unusable(name: String, path: &Path, why: &'static str) -> UnusableName {
+    UnusableName { name, shown: format!("{path:?}"), why }
+}
+
+/// Whether it is a file, or a link to one.
+fn is_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file())
 }
 
 pub(super) fn failed(path: &Path, what: &str, error: &io::Error) -> Error {

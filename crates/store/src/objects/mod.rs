@@ -74,6 +74,32 @@ pub struct ObjectInfo {
     pub tag: String,
 }
 
+/// What a place has.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The objects, sorted by key.
+    pub objects: Vec<ObjectInfo>,
+    /// Files that are not among them, because their names cannot be keys.
+    pub unusable: Vec<UnusableName>,
+}
+
+/// A name that cannot be a key: it is not UTF-8, or too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableName {
+    /// What it looks like, with U+FFFD in place of what is not UTF-8.
+    pub name: String,
+    /// The path, in quotes and with escapes.
+    pub shown: String,
+    /// Why it is no key.
+    pub why: &'static str,
+}
+
+impl UnusableName {
+    fn error(&self) -> Error {
+        Error::invalid(format!("{}: {}; rename it", self.shown, self.why))
+    }
+}
+
 /// A place with objects. Clones are cheap, and share connections.
 #[derive(Clone)]
 pub struct Place {
@@ -148,9 +174,25 @@ impl Place {
     /// # Errors
     /// If it cannot be listed, has more than 5 million objects, or one whose name cannot be a path.
     pub fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let Listing { objects, unusable } = self.survey(prefix)?;
+        match unusable.first() {
+            None => Ok(objects),
+            Some(unusable) => Err(unusable.error()),
+        }
+    }
+
+    /// As [`Place::list`], with the files of a folder whose names cannot be keys.
+    ///
+    /// # Errors
+    /// If it cannot be listed, or has more than 5 million objects; that of a store also if the name of one cannot
+    /// be a path.
+    pub fn survey(&self, prefix: &str) -> Result<Listing> {
         match &self.access {
-            Access::Local(folder) => folder.list(prefix),
-            Access::Remote(remote) => remote.list(prefix),
+            Access::Local(folder) => folder.survey(prefix),
+            Access::Remote(remote) => {
+                let objects = remote.list(prefix)?;
+                Ok(Listing { objects, unusable: Vec::new() })
+            }
         }
     }
 
