@@ -27,6 +27,7 @@ mod logging;
 mod model_server;
 mod native_log;
 mod printable;
+mod probe_host;
 mod sagemaker;
 mod serve;
 mod simple;
@@ -75,6 +76,9 @@ enum Commands {
     /// Download the libraries of the runtimes
     #[command(after_help = fetch::HELP)]
     Fetch(fetch::Arguments),
+    /// The process of load probes, which the server starts
+    #[command(name = tensorserve_probe::HOST_COMMAND, hide = true)]
+    ProbeHost,
     /// Print a shell completion script
     Completions {
         /// Shell to generate the script for
@@ -263,6 +267,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
             container::run_tfs_entrypoint(flags, environment)
         }
         Some(Commands::DockerShim { arguments }) => Ok(docker::run(false, arguments, environment)),
+        Some(Commands::ProbeHost) => probe_host::run(environment),
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tensorserve", &mut script);

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::inspect::models_at;
 use super::logging::LibraryLines;
 use super::table::columns;
-use super::{example, logging, native_log, print_line};
+use super::{example, logging, native_log, print_line, probe_host};
 use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
@@ -82,7 +82,7 @@ pub(super) fn serve(
     os::keep_freed_memory(os::KEPT_BY_SERVER);
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
-    let platforms = probed(platforms, &config.probe);
+    let platforms = probed(platforms, &config.probe, probe_host::settings(config));
     if config.require_gpu {
         check_gpu(&platforms)?;
     }

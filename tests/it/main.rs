@@ -84,6 +84,7 @@ mod platforms;
 #[cfg(feature = "pmml")]
 mod pmml;
 mod priority;
+mod probe_host;
 mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use tensorserve_platform::library::SearchFolder;
 
 /// ONNX Runtime: where the library is, and how many threads its sessions use.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OnnxConfig {
     /// The library file or its directory, if configured.
     pub library: Option<PathBuf>,

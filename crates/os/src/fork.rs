@@ -127,13 +127,35 @@ pub fn ignore_ended_children(ignore: bool) {
     }
 }
 
+/// Lets the kernel kill this process when its parent ends, which is the process `parent`; ends it now if that has ended.
+/// More exactly, the end of the thread counts that has started this process.
+pub fn end_with(parent: u32) {
+    // SAFETY: plain system calls. The parent may have ended before the first one.
+    let present = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid()
+    };
+    if u32::try_from(present) != Ok(parent) {
+        exit_now(0);
+    }
+}
+
+/// Reads stdin from `/dev/null`.
+///
+/// # Errors
+/// If `/dev/null` cannot be opened.
+pub fn empty_stdin() -> io::Result<()> {
+    let null = File::open("/dev/null")?;
+    redirect(null.as_fd(), libc::STDIN_FILENO);
+    Ok(())
+}
+
 /// Reads stdin from `/dev/null`, and writes stdout and stderr to `output`.
 ///
 /// # Errors
 /// If `/dev/null` cannot be opened.
 pub fn redirect_standard_streams(output: &impl AsFd) -> io::Result<()> {
-    let null = File::open("/dev/null")?;
-    redirect(null.as_fd(), libc::STDIN_FILENO);
+    empty_stdin()?;
     redirect(output.as_fd(), libc::STDOUT_FILENO);
     redirect(output.as_fd(), libc::STDERR_FILENO);
     Ok(())

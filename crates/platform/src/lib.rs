@@ -339,6 +339,11 @@ pub trait Executable: Send + Sync {
         false
     }
 
+    /// Why no run is possible now, until something outside of it changes; `None` as a rule.
+    fn obstacle(&self) -> Option<Error> {
+        None
+    }
+
     /// Runs, and profiles every operation. That takes many times as long as the run itself.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tensorserve_tensor::error::{Error, Result};
 
 use crate::trust;
@@ -23,7 +24,7 @@ pub struct Library {
 }
 
 /// A directory to search for libraries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchFolder {
     /// Its absolute path.
     pub path: PathBuf,

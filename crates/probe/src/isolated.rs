@@ -72,7 +72,8 @@ pub(crate) fn load(
 }
 
 fn cannot_start(error: io::Error) -> Error {
-    Error::unavailable("the process of the isolated model cannot start").with_source(error)
+    let why = format!("the process of the isolated model cannot start: {error}");
+    Error::unavailable(why).with_source(error)
 }
 
 /// The process of a model. It ends when this value is dropped.
@@ -216,8 +217,12 @@ struct Isolated {
 
 enum State {
     Running(Arc<ModelProcess>),
-    /// It is being started again; the text says how it has ended.
-    Ended(String),
+    /// It is being started again.
+    Ended {
+        how: String,
+        /// Why the last attempt has failed.
+        why_not: Option<String>,
+    },
     /// The version is unloaded.
     Unloaded,
 }
@@ -226,14 +231,25 @@ impl Isolated {
     fn process(&self) -> Result<Arc<ModelProcess>> {
         match &*lock(&self.state) {
             State::Running(process) => Ok(Arc::clone(process)),
-            State::Ended(how) => Err(self.unavailable(how)),
-            State::Unloaded => Err(self.unavailable("has ended")),
+            State::Ended { how, why_not } => Err(self.unavailable(how, why_not.as_deref())),
+            State::Unloaded => Err(self.unavailable("has ended", None)),
         }
     }
 
-    fn unavailable(&self, how: &str) -> Error {
+    fn unavailable(&self, how: &str, why_not: Option<&str>) -> Error {
         let model = &self.model;
-        Error::unavailable(format!("the process of {model} {how}; it is started again"))
+        Error::unavailable(match why_not {
+            None => format!("the process of {model} {how}; it is started again"),
+            Some(why) => format!("the process of {model} {how} and cannot start again: {why}"),
+        })
+    }
+
+    /// Why no run is possible until something changes.
+    fn obstacle(&self) -> Option<Error> {
+        match &*lock(&self.state) {
+            State::Ended { how, why_not: Some(why) } => Some(self.unavailable(how, Some(why))),
+            State::Ended { why_not: None, .. } | State::Running(_) | State::Unloaded => None,
+        }
     }
 
     /// Runs a frame in the process.
@@ -277,14 +293,14 @@ impl Isolated {
         {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return self.unavailable("does not answer");
+                return self.unavailable("does not answer", None);
             }
             state =
                 self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         match &*state {
-            State::Ended(how) => self.unavailable(how),
-            State::Running(_) | State::Unloaded => self.unavailable("has ended"),
+            State::Ended { how, why_not } => self.unavailable(how, why_not.as_deref()),
+            State::Running(_) | State::Unloaded => self.unavailable("has ended", None),
         }
     }
 }
@@ -321,6 +337,10 @@ impl Executable for IsolatedExecutable {
     /// Its process can be stopped from outside.
     fn waits(&self) -> bool {
         true
+    }
+
+    fn obstacle(&self) -> Option<Error> {
+        self.0.obstacle()
     }
 
     fn profile(
@@ -371,7 +391,7 @@ impl Supervisor {
             if process.started.elapsed() >= STABLE {
                 pause = FIRST_PAUSE;
             }
-            if !self.set(State::Ended(how.clone())) {
+            if !self.set(State::Ended { how: how.clone(), why_not: None }) {
                 return;
             }
             process.end();
@@ -391,8 +411,11 @@ impl Supervisor {
                         break;
                     }
                     Err(error) => {
-                        let why = error.message();
+                        let why = error.message().to_owned();
                         log::error!("{model}: its process cannot start again: {why}");
+                        if !self.set(State::Ended { how: how.clone(), why_not: Some(why) }) {
+                            return;
+                        }
                     }
                 }
             }

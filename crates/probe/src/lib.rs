@@ -6,7 +6,8 @@
 //! * for each probe the host forks a monitor, which forks the child and watches it (`monitor`);
 //! * the child loads the version and runs its signatures, also on shapes that they do not declare
 //!   (`trial`);
-//! * in the server, `link` sends requests to the host, and `platform` probes before each load;
+//! * in the server, `link` sends requests to the host, `restart` starts it again when it ends, and `platform` probes
+//!   before each load;
 //! * what has passed is remembered by the content of its files (`verdicts`);
 //! * a model can also stay in such a child for good (`isolation`,
 //!   and in the server `isolated`).
@@ -20,7 +21,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tensorserve_platform::{Platform, Platforms};
+use tensorserve_tensor::error::Result;
 
 use self::link::HostLink;
 use self::platform::ProbedPlatform;
@@ -34,11 +37,22 @@ mod link;
 mod messages;
 mod monitor;
 mod platform;
+mod restart;
+mod state;
 mod trial;
 mod verdicts;
 
+/// The argument of this program with which it is the process of load probes.
+pub const HOST_COMMAND: &str = "probe-host";
+
+/// Is the process of load probes, whose socket is stdin, until the server ends. `build` creates the platforms from the
+/// settings that [`probed`] got. Returns the exit status.
+pub fn run_host(build: impl FnOnce(&str) -> Result<Platforms>) -> i32 {
+    restart::run(build)
+}
+
 /// How versions are probed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeConfig {
     /// Whether versions are probed.
     pub probes: bool,
@@ -58,10 +72,14 @@ pub struct ProbeConfig {
 /// processes of their own. Call it before the process starts threads, and after the libraries that are
 /// needed soon are open. Where a process cannot be forked, versions are loaded without a probe, isolated
 /// models are not loaded, and the log has the reason.
+///
+/// If the forked process ends, this program is started anew with the argument [`HOST_COMMAND`], for which it has to call
+/// [`run_host`]; that creates the platforms from `settings`.
 #[must_use]
-pub fn probed(platforms: Platforms, config: &ProbeConfig) -> Platforms {
+pub fn probed(platforms: Platforms, config: &ProbeConfig, settings: String) -> Platforms {
     let is_needed = config.probes || config.isolates;
-    let link = is_needed.then(|| HostLink::start(&platforms, config)).and_then(|started| {
+    let started = is_needed.then(|| HostLink::start(&platforms, config, settings));
+    let link = started.and_then(|started| {
         let report = |error: &std::io::Error| {
             log::warn!(
                 "versions are loaded without a probe, and isolated models are not loaded: the \

@@ -1,78 +1,87 @@
-//! The server's side of the probe host.
+//! The server's side of the probe host: requests to it, and their reports.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tensorserve_os::fork::{ForkedProcess, fork};
+use tensorserve_os::fork::fork;
 use tensorserve_platform::{LoadOptions, Platforms};
 use tensorserve_tensor::ImageEncoding;
 
-use crate::host::{self, LONGEST_MESSAGE};
-use crate::messages::{ProbeOutcome, ProbeReport, ProbeRequest};
-use crate::{ProbeConfig, descriptors};
+use crate::messages::{ProbeOutcome, ProbeRequest};
+use crate::restart::{HostProcess, HostRestart, Supervisor};
+use crate::state::{Host, LinkState};
+use crate::{ProbeConfig, descriptors, host};
 
-/// How often a waiting load looks whether the host still runs.
-const HOST_CHECK: Duration = Duration::from_millis(500);
 /// How much later than a version's time limit its report may come.
 const GRACE: Duration = Duration::from_secs(60);
-
-/// Loads that wait for their reports, by the number of the request.
-type Waiting = Mutex<HashMap<u64, Sender<ProbeOutcome>>>;
+/// How often a version is probed whose host ends meanwhile.
+const MOST_ATTEMPTS: usize = 3;
 
 /// The probe host, and the socket that leads to it.
 pub(crate) struct HostLink {
-    host: Mutex<ForkedProcess>,
-    socket: Arc<UnixDatagram>,
-    waiting: Arc<Waiting>,
+    shared: Arc<LinkState>,
+    /// Until its thread starts: the process that forks the host must not have any.
+    supervisor: Mutex<Option<Supervisor>>,
     next: AtomicU64,
-    reader_started: Once,
     timeout: Duration,
 }
 
 impl HostLink {
-    /// Forks the host.
+    /// Forks the host. `settings` are those of the platforms, for a host that is started again.
     ///
     /// # Errors
     /// If this process has other threads; those of the operating system.
-    pub(crate) fn start(platforms: &Platforms, config: &ProbeConfig) -> io::Result<Self> {
+    pub(crate) fn start(
+        platforms: &Platforms,
+        config: &ProbeConfig,
+        settings: String,
+    ) -> io::Result<Self> {
         let (socket, hosts) = UnixDatagram::pair()?;
         let host = fork(|| host::serve(&hosts, platforms, config))?;
-        Ok(HostLink {
-            host: Mutex::new(host),
-            socket: Arc::new(socket),
-            waiting: Arc::default(),
-            next: AtomicU64::new(0),
-            reader_started: Once::new(),
-            timeout: config.timeout,
-        })
+        let (shared, socket) = (Arc::new(LinkState::default()), Arc::new(socket));
+        shared.set(Host::Running(Arc::clone(&socket)));
+        let restart = HostRestart::new(platforms.clone(), config.clone(), settings);
+        let process = HostProcess::Forked(host);
+        let supervisor = Supervisor::new(Arc::downgrade(&shared), process, socket, restart);
+        let (supervisor, next) = (Mutex::new(Some(supervisor)), AtomicU64::new(0));
+        Ok(HostLink { shared, supervisor, next, timeout: config.timeout })
     }
 
     /// Probes a version. Blocks until its process has ended, or should have.
     ///
     /// # Errors
-    /// If the host does not run.
+    /// If the host does not run, and cannot be started again.
     pub(crate) fn probe(
         &self,
         platform: &str,
         folder: &Path,
         options: &LoadOptions,
     ) -> io::Result<ProbeOutcome> {
-        self.reader_started.call_once(|| self.start_reader());
-        let request = self.request(platform, folder, options)?;
-        let (sender, outcome) = channel();
-        lock(&self.waiting).insert(request.id, sender);
-        let sent = self.send(&request, &[]);
-        let outcome = sent.and_then(|()| self.wait(&outcome));
-        lock(&self.waiting).remove(&request.id);
-        outcome
+        for _ in 0..MOST_ATTEMPTS {
+            let request = self.request(platform, folder, options)?;
+            let outcome = self.shared.wait_for(request.id);
+            let sent = self.send(&request, &[]);
+            let received = sent.map(|()| outcome.recv_timeout(self.timeout + GRACE));
+            self.shared.forget(request.id);
+            match received? {
+                Ok(outcome) => return Ok(outcome),
+                Err(RecvTimeoutError::Disconnected) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let why = "the process of the load probe does not report; the version may have \
+                               started processes that still run";
+                    return Ok(ProbeOutcome::Failed(why.to_owned()));
+                }
+            }
+        }
+        let why =
+            format!("the process of the load probe has ended {MOST_ATTEMPTS} times meanwhile");
+        Err(io::Error::other(why))
     }
 
     /// A request for a version.
@@ -98,12 +107,20 @@ impl HostLink {
         })
     }
 
-    /// Sends the host a request, with files for the child.
+    /// Sends the host a request, with files for the child. Waits for a host that is being started again.
     ///
     /// # Errors
-    /// If the host does not run.
+    /// If the host does not run, and cannot be started again.
     pub(crate) fn send(&self, request: &ProbeRequest, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        descriptors::send(&self.socket, &serde_json::to_vec(request)?, files)
+        self.start_supervisor();
+        let message = serde_json::to_vec(request)?;
+        let mut socket = self.shared.running(None)?;
+        loop {
+            match descriptors::send(&socket, &message, files) {
+                Err(error) if is_gone(&error) => socket = self.shared.running(Some(&socket))?,
+                sent => return sent,
+            }
+        }
     }
 
     /// Time limit for loading and running a version in a child.
@@ -111,49 +128,20 @@ impl HostLink {
         self.timeout
     }
 
-    fn wait(&self, outcome: &Receiver<ProbeOutcome>) -> io::Result<ProbeOutcome> {
-        let deadline = Instant::now() + self.timeout + GRACE;
-        loop {
-            match outcome.recv_timeout(HOST_CHECK) {
-                Ok(outcome) => return Ok(outcome),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(io::Error::other("its report was lost"));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Some(status) = lock(&self.host).try_wait()? {
-                return Err(io::Error::other(format!("its process has ended: {status}")));
-            }
-            if Instant::now() >= deadline {
-                let why = "the process of the load probe does not report; the version may have \
-                           started processes that still run";
-                return Ok(ProbeOutcome::Failed(why.to_owned()));
-            }
-        }
-    }
-
-    /// Starts the thread that passes reports to the loads that wait for them.
-    fn start_reader(&self) {
-        let (socket, waiting) = (Arc::clone(&self.socket), Arc::clone(&self.waiting));
-        let read = move || {
-            let mut message = vec![0; LONGEST_MESSAGE];
-            while let Ok(length) = socket.recv(&mut message) {
-                let text = message.get(..length).unwrap_or_default();
-                let Ok(ProbeReport { id, outcome }) = serde_json::from_slice(text) else {
-                    continue;
-                };
-                if let Some(sender) = lock(&waiting).remove(&id) {
-                    let _ = sender.send(outcome);
-                }
-            }
-        };
-        // Without it, loads wait until their deadline.
-        if let Err(error) = thread::Builder::new().name("probe".to_owned()).spawn(read) {
+    /// Starts the thread that passes reports on, and starts the host again when it ends. Without it, loads wait
+    /// until their deadline.
+    fn start_supervisor(&self) {
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = supervisor
+            && let Err(error) = supervisor.spawn()
+        {
             log::warn!("the thread for reports of load probes cannot start: {error}");
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whether nobody has the other end of a socket any more.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotConnected)
 }

@@ -85,10 +85,8 @@ fn judged(
         Ok(ProbeOutcome::Failed(why)) => {
             Err(Error::new(Code::FailedPrecondition, why).with_source(EndedProcess))
         }
-        Err(error) => {
-            log::warn!("{folder}: loaded without a probe: {error}");
-            Ok(None)
-        }
+        // It could end the server.
+        Err(error) => Err(Error::unavailable(format!("it cannot be probed now: {error}"))),
     }
 }
 

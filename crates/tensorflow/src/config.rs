@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use tensorserve_platform::library::SearchFolder;
 
 /// Where libtensorflow is, and how its sessions are configured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorFlowConfig {
     /// The library's file or folder, if the user names one.
     pub library: Option<PathBuf>,
@@ -27,7 +28,7 @@ pub struct TensorFlowConfig {
 }
 
 /// The use of GPUs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuConfig {
     /// The largest fraction of a GPU's memory to allocate; 0 for all of it.
     pub memory_fraction: f64,

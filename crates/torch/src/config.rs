@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use tensorserve_platform::library::SearchFolder;
 
 /// Where the library is.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TorchConfig {
     /// The library's file or folder, if the user names one.
     pub library: Option<PathBuf>,

@@ -12,7 +12,7 @@ use std::thread;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::serve::first_signal;
-use super::{print_error, print_line};
+use super::{print_error, print_line, probe_host};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::platforms;
@@ -63,7 +63,8 @@ pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
 fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     // First: the process that probes models is forked while there is one thread.
     let config = Config::new(Settings::default().or_environment(environment), environment)?;
-    let platforms = probed(platforms::built_in(&config), &config.probe);
+    let host = probe_host::settings(&config);
+    let platforms = probed(platforms::built_in(&config), &config.probe, host);
     raise_descriptor_limit();
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(Arc::clone(&stop))?;

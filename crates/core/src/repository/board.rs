@@ -76,7 +76,14 @@ impl Board {
         }
         for (model, status) in &self.models {
             // A request that loads a model reports its outcome itself.
-            if status.is_requested() || is_ready(model) {
+            if status.is_requested() {
+                continue;
+            }
+            if is_ready(model) {
+                let blocked = status.versions.values().filter_map(|it| Some((it, it.obstacle()?)));
+                obstacles.extend(blocked.map(|(it, why)| {
+                    format!("model {model}: version {}: {}", it.version, why.message())
+                }));
                 continue;
             }
             // A model whose last version is unloaded was removed on purpose.

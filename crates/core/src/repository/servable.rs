@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
@@ -332,6 +332,11 @@ impl Servable {
              refuses such models, allow_ops accepts an operation without this warning",
             ops.join("; ")
         );
+    }
+
+    /// What runs it, without keeping it in memory.
+    pub(super) fn executable(&self) -> Weak<dyn Executable> {
+        Arc::downgrade(&self.loaded.executable)
     }
 
     /// Its runs that do not end.

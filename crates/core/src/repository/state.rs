@@ -1,10 +1,11 @@
 //! The lifecycle of a version.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use crate::batch::Runaways;
+use tensorserve_platform::Executable;
 use tensorserve_tensor::error::Error;
 
 /// Where a version is in its lifecycle.
@@ -120,14 +121,23 @@ pub struct VersionStatus {
     pub since: SystemTime,
     /// Its runs that do not end, if it is in memory.
     pub(crate) runaways: Option<Arc<Runaways>>,
+    /// What runs it, if it is in memory.
+    pub(crate) executable: Option<Weak<dyn Executable>>,
 }
 
 impl VersionStatus {
-    /// Why it refuses requests although it is ready: runs of it do not end.
+    /// Why it refuses requests although it is ready: runs of it do not end, or none is possible now.
     #[must_use]
     pub fn refusal(&self) -> Option<Error> {
         let is_ready = matches!(self.state, VersionState::Ready);
-        self.runaways.as_ref().filter(|_| is_ready)?.refusal()
+        let runaways = self.runaways.as_ref().filter(|_| is_ready);
+        runaways.and_then(|runaways| runaways.refusal()).or_else(|| self.obstacle())
+    }
+
+    /// Why no run of it is possible now although it is ready.
+    pub(super) fn obstacle(&self) -> Option<Error> {
+        let is_ready = matches!(self.state, VersionState::Ready);
+        self.executable.as_ref().filter(|_| is_ready)?.upgrade()?.obstacle()
     }
 }
 

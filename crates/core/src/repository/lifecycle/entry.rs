@@ -399,9 +399,10 @@ impl ModelEntry {
         };
         let versions = self.versions.iter().map(|(&number, version)| {
             let (state, since) = (version.state.clone(), version.since);
-            let runaways =
-                version.servable.as_ref().map(|servable| Arc::clone(servable.runaways()));
-            (number, VersionStatus { version: number, state, since, runaways })
+            let servable = version.servable.as_ref();
+            let runaways = servable.map(|servable| Arc::clone(servable.runaways()));
+            let executable = servable.map(|servable| servable.executable());
+            (number, VersionStatus { version: number, state, since, runaways, executable })
         });
         let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
         Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })
