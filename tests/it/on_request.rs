@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tensorserve_core::engine::Engine;
 use tensorserve_tensor::error::{Code, Result};
 
 use crate::support::data;
-use crate::support::fake::{Loading, Model};
+use crate::support::fake::{Loading, Model, SLOW};
 use crate::support::place::{Place, values};
 use crate::support::server::{TestServer, config, settings};
 use crate::support::wait;
@@ -79,6 +80,33 @@ fn a_model_comes_and_goes() {
     }
     assert_eq!(load(&place, "a", "other/a"), Ok(()));
     assert_eq!(place.constant("a"), Some(3.0));
+}
+
+#[test]
+fn a_request_whose_files_do_not_respond_keeps_no_other_model_waiting() {
+    let place = place(&[("other/a/1", Model::constant(1.0)), ("other/b/1", Model::constant(2.0))]);
+    fs::write(place.path("other/a/1").join(SLOW), "").expect("written");
+    let slow = begin_load(&place, "a", "other/a/1", soon() + Duration::from_secs(60));
+    place.server.wait_until("its files are read", |_| place.fake.looks_gate().waiting() > 0);
+    // Neither those of sources nor others that are requested.
+    place.write("models/s/2", &Model::constant(8.0));
+    place.server.wait_until("version 2 serves", |_| place.constant("s") == Some(8.0));
+    assert_eq!(load(&place, "b", "other/b"), Ok(()));
+    assert!(!slow.is_finished() && place.fake.looks_gate().waiting() > 0);
+    place.fake.looks_gate().open();
+    slow.join().expect("no panic").expect("it is loaded");
+    assert_eq!(place.constant("a"), Some(1.0));
+}
+
+#[test]
+fn a_requested_model_with_a_pipe_is_refused_and_others_are_loaded() {
+    let place = place(&[("other/a/1", Model::constant(1.0)), ("other/b/1", Model::constant(2.0))]);
+    let pipe = place.path("other/a/1/weights");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let source = source("a", place.path("other/a"), "latest");
+    let refused = wait(place.server.engine.load_model(source, soon())).expect_err("refused");
+    assert!(refused.message().contains("weights is a named pipe"), "{refused}");
+    assert_eq!(load(&place, "b", "other/b"), Ok(()));
 }
 
 #[test]

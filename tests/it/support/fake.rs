@@ -22,6 +22,9 @@ use tensorserve_tensor::{
 
 const MARKER: &str = "fake.json";
 
+/// A directory with a file of this name is as if on a slow file system.
+pub const SLOW: &str = "slow";
+
 /// The behaviour of a model. Its signature maps a float matrix `x` to a float matrix `y`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -224,6 +227,7 @@ struct Record {
     alive: AtomicUsize,
     runs_gate: Gate,
     loads_gate: Gate,
+    looks_gate: Gate,
 }
 
 /// Ignores poisoning: the test that panicked with the lock reports its own failure.
@@ -285,6 +289,11 @@ impl Fake {
 
     pub fn loads_gate(&self) -> &Gate {
         &self.0.loads_gate
+    }
+
+    /// Where inspections of directories wait that have a file [`SLOW`].
+    pub fn looks_gate(&self) -> &Gate {
+        &self.0.looks_gate
     }
 }
 
@@ -355,6 +364,9 @@ impl Platform for Fake {
     fn recognises(&self, place: &Place<'_>) -> bool {
         let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
+        if folder.join(SLOW).exists() {
+            self.0.looks_gate.pass();
+        }
         folder.join(MARKER).is_file()
     }
 

@@ -37,6 +37,7 @@ mod control;
 mod disk;
 mod entry;
 mod former;
+mod found;
 mod memory;
 mod overrides;
 mod plan;
@@ -163,7 +164,10 @@ impl LifecycleManager {
             ManagerEvent::DiskResponds => self.sources.schedule.scan_sources_now(),
             ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
             ManagerEvent::LoadModel(source, deadline, by, completion) => {
-                self.load_model(&source, &by, ReadyWaiter { deadline, completion });
+                self.load_model(source, by, (deadline, completion));
+            }
+            ManagerEvent::Requested(found, deadline, by, completion) => {
+                self.add_requested(found, &by, ReadyWaiter { deadline, completion });
             }
             ManagerEvent::UnloadModel(name, by, completion) => {
                 self.unload_model(&name, &by, completion);

@@ -7,6 +7,7 @@ use crossbeam::channel::Sender;
 use tokio::sync::oneshot;
 
 use super::VersionKey;
+use super::found::RequestedModel;
 use crate::config::SourceConfig;
 use crate::repository::ChangeRequest;
 use crate::repository::servable::Servable;
@@ -26,6 +27,8 @@ pub(super) enum ManagerEvent {
     SetSources(Vec<SourceConfig>, Completion),
     /// Load one more model, until the deadline at the latest, at the request of a user.
     LoadModel(Box<SourceConfig>, Instant, Arc<str>, Completion),
+    /// The files of a model that a user has requested were found, or not.
+    Requested(Result<Box<RequestedModel>>, Instant, Arc<str>, Completion),
     /// Unload a model that was loaded by request, at the request of a user.
     UnloadModel(Arc<str>, Arc<str>, Completion),
     /// Change a model, at the request of a user.

@@ -33,6 +33,7 @@ const SLOW_SCAN: Duration = Duration::from_secs(60);
 const LEVELS: u32 = 2;
 
 /// Reads the disk with limits of time.
+#[derive(Clone)]
 pub(super) struct Disk {
     state: Arc<Mutex<DiskState>>,
     reports: Sender<ManagerEvent>,
@@ -56,6 +57,11 @@ impl Disk {
     /// `reports` is told when a path responds again.
     pub(super) fn new(reports: Sender<ManagerEvent>) -> Self {
         Disk { state: Arc::default(), reports }
+    }
+
+    /// Tells the lifecycle manager what was found.
+    pub(super) fn report(&self, event: ManagerEvent) {
+        let _ = self.reports.send(event);
     }
 
     /// The models and versions in a source.

@@ -4,59 +4,67 @@
 //! loaded. Either every requested version becomes ready, or nothing of the model stays.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::LifecycleManager;
-use super::control::Completion;
+use super::control::{Completion, ManagerEvent};
+use super::disk::Disk;
 use super::entry::{ModelEntry, Origin};
+use super::found::{CheckedVersion, RequestedModel};
 use super::plan::LoadOutcome;
 use super::waiters::ReadyWaiter;
+use super::work::spawn;
 use crate::config::SourceConfig;
-use crate::repository::VersionState;
 use crate::repository::files::{Fingerprint, check_whole};
 use crate::repository::source::{DiscoveredModel, Discovery, no_response};
 use crate::repository::stores::Scanned;
 use crate::repository::version::{FileCheck, Version};
+use crate::repository::{RepositoryShared, VersionState};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 impl LifecycleManager {
-    /// Begins to load a model at the request of the user `by`.
-    pub(super) fn load_model(&mut self, source: &SourceConfig, by: &Arc<str>, waiter: ReadyWaiter) {
-        match self.add_requested(source, by) {
+    /// Begins to load a model at the request of the user `by`. Its files are found on a thread of its own, so that a
+    /// file system that is slow or hangs keeps no other model waiting.
+    pub(super) fn load_model(
+        &self,
+        source: Box<SourceConfig>,
+        by: Arc<str>,
+        (deadline, completion): (Instant, Completion),
+    ) {
+        let (disk, shared) = (self.disk.clone(), Arc::clone(&self.shared));
+        spawn("request", move || {
+            let found = find_requested(&source, &disk, &shared);
+            disk.report(ManagerEvent::Requested(found.map(Box::new), deadline, by, completion));
+        });
+    }
+
+    /// The files of a requested model have been found, or not.
+    pub(super) fn add_requested(
+        &mut self,
+        found: Result<Box<RequestedModel>>,
+        by: &Arc<str>,
+        waiter: ReadyWaiter,
+    ) {
+        match found.and_then(|found| self.add_found(*found, by)) {
             Ok(entry) => entry.waiters.wait_for_load(waiter),
             Err(error) => self.outcomes.push((waiter.completion, Err(error))),
         }
     }
 
-    /// Adds the one model that `source` holds, with versions that are ready to be loaded.
-    fn add_requested(&mut self, source: &SourceConfig, by: &Arc<str>) -> Result<&mut ModelEntry> {
-        let discovery = match self.disk.discover_source(source, &self.shared) {
-            Scanned::Found(discovery) => discovery,
-            Scanned::Failed(error) => return Err(error),
-            Scanned::Pending(what) => {
-                return Err(Error::unavailable(format!("{}: {what}", source.path.display())));
-            }
-        };
-        let discovered = discover_one(discovery, source)?;
+    fn add_found(&mut self, found: RequestedModel, by: &Arc<str>) -> Result<&mut ModelEntry> {
+        let RequestedModel { discovered, versions } = found;
         let name: Arc<str> = discovered.name.as_str().into();
         if self.models.get(&name).is_some_and(ModelEntry::is_in_use) {
             let message = format!("model {name} already exists");
             return Err(Error::new(Code::AlreadyExists, message));
         }
-        let mut versions = BTreeMap::new();
-        for number in discovered.requested_versions()? {
-            let folder = discovered.versions.get(&number).cloned().unwrap_or_default();
-            let (platforms, named) = (self.shared.platforms.clone(), discovered.config.platform);
-            let check = move |folder: &Path| check_files(folder, &platforms, named);
-            let seen = self.disk.read(&folder, check);
-            let seen = seen.unwrap_or_else(|| Err(no_response(&folder)))?;
-            versions.insert(number, loadable(folder, seen, by));
-        }
         let entry = self.entry(&name);
         entry.begin_incarnation(Origin::Request, discovered.source, discovered.config);
-        entry.versions = versions;
+        let versions = versions.into_iter();
+        entry.versions = versions.map(|(number, it)| (number, loadable(it, by))).collect();
         Ok(entry)
     }
 
@@ -75,6 +83,31 @@ impl LifecycleManager {
         let waiting = entry.waiters.take_load();
         self.abort(name, waiting);
     }
+}
+
+/// The one model that `source` holds, with the versions to load.
+fn find_requested(
+    source: &SourceConfig,
+    disk: &Disk,
+    shared: &RepositoryShared,
+) -> Result<RequestedModel> {
+    let discovery = match disk.discover_source(source, shared) {
+        Scanned::Found(discovery) => discovery,
+        Scanned::Failed(error) => return Err(error),
+        Scanned::Pending(what) => {
+            return Err(Error::unavailable(format!("{}: {what}", source.path.display())));
+        }
+    };
+    let discovered = discover_one(discovery, source)?;
+    let mut versions = BTreeMap::new();
+    for number in discovered.requested_versions()? {
+        let folder = discovered.versions.get(&number).cloned().unwrap_or_default();
+        let (platforms, named) = (shared.platforms.clone(), discovered.config.platform);
+        let check = move |folder: &Path| check_files(folder, &platforms, named);
+        let seen = disk.read(&folder, check).unwrap_or_else(|| Err(no_response(&folder)))?;
+        versions.insert(number, CheckedVersion { folder, seen });
+    }
+    Ok(RequestedModel { discovered, versions })
 }
 
 /// The outcome of a request that loads a model.
@@ -115,12 +148,12 @@ fn check_files(folder: &Path, platforms: &Platforms, named: Option<&str>) -> Res
 }
 
 /// A version whose files have been checked.
-fn loadable(folder: PathBuf, seen: Fingerprint, by: &Arc<str>) -> Version {
-    let mut version = Version::new(folder);
+fn loadable(checked: CheckedVersion, by: &Arc<str>) -> Version {
+    let mut version = Version::new(checked.folder);
     version.by = Arc::clone(by);
     version.aspired = true;
     version.files = FileCheck::Complete;
-    version.seen = Some(seen);
+    version.seen = Some(checked.seen);
     version.set_state(VersionState::Found("to be loaded".to_owned()));
     version
 }
