@@ -255,6 +255,9 @@ def codec_seeds(seeds: Seeds) -> None:
     seeds.add("records", b"\1" + gzip.compress(lines, mtime=0) + gzip.compress(lines, mtime=0))
     # Three lines, compressed with Zstandard.
     seeds.add("records", b"\1" + bytes.fromhex("28b52ffd2006310000610a620a630a"))
+    tables = sorted(ROOT.glob("tests/data/platforms/spark/**/*.parquet"), key=lambda p: p.stat().st_size)
+    for path in tables[::8]:
+        seeds.add("parquet", path.read_bytes())
     seeds.add("event_stream", b"a payload")
     seeds.add("event_stream", b"")
 
@@ -544,7 +547,8 @@ def file_seeds(seeds: Seeds) -> None:
         (2, '[[preprocess]]\nstep = "tokens"\nvocabulary = "words.txt"\nlength = 4\n'),
     ]
     for number, text in texts:
-        seeds.add("steps", bytes([number]) + text.encode() + SEPARATOR + b"some words")
+        for target in ("steps", "step_file"):
+            seeds.add(target, bytes([number]) + text.encode() + SEPARATOR + b"some words")
     for path in (ROOT / "docs/configuration.md", ROOT / "docs/preprocessing.md"):
         blocks = path.read_text().split("```")[1::2]
         for block in blocks:

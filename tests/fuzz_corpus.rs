@@ -20,10 +20,13 @@ use std::time::{Duration, Instant};
 #[path = "../fuzz/src/lib.rs"]
 mod fuzz;
 
-use self::fuzz::{TARGETS, Target};
+use self::fuzz::{MemoryUse, TARGETS, Target};
+
+/// About how many variants of its corpus a target runs on.
+const VARIANTS: usize = 600;
 
 /// The most time for one input, in a build without optimization.
-const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(name)
@@ -63,29 +66,45 @@ fn replay(target: &Target) {
         .collect();
     inputs.sort();
     assert!(!inputs.is_empty(), "{} is empty", corpus.display());
+    let mut worst = MemoryUse::default();
     let mut failures = Vec::new();
+    let mut check = |what: &str, input: &[u8]| match run(target, input) {
+        Ok(memory) if memory.share() > worst.share() => worst = memory,
+        Ok(_) => {}
+        Err(failure) => {
+            let start = String::from_utf8_lossy(input.get(..160).unwrap_or(input)).into_owned();
+            failures.push(format!("{what} {start:?}: {failure}"));
+        }
+    };
+    let variants = VARIANTS.div_ceil(inputs.len());
     for path in inputs {
         let input = fs::read(&path).expect("readable");
-        if let Some(failure) = failure_of(target, &input) {
-            failures.push(format!("{} {failure}", path.display()));
-        }
+        let name = path.display().to_string();
+        check(&name, &input);
+        fuzz::variants::of(&input, variants)
+            .for_each(|input| check(&format!("{name}, variant"), &input));
     }
-    for input in fuzz::hostile::inputs(target.name) {
-        if let Some(failure) = failure_of(target, &input) {
-            let start = String::from_utf8_lossy(input.get(..160).unwrap_or(&input)).into_owned();
-            failures.push(format!("hostile input {start:?}: {failure}"));
-        }
-    }
+    fuzz::hostile::inputs(target.name).iter().for_each(|input| check("hostile input", input));
+    let MemoryUse { taken, allowed } = worst;
+    println!("{}: {:.2}, {taken} bytes of {allowed}", target.name, worst.share());
     assert!(failures.is_empty(), "{}: {} failures, {failures:#?}", target.name, failures.len());
 }
 
-/// Why the target does not stand `input`.
-fn failure_of(target: &Target, input: &[u8]) -> Option<String> {
+/// The memory that the target takes for `input`, or why it does not stand it.
+fn run(target: &Target, input: &[u8]) -> Result<MemoryUse, String> {
     let started = Instant::now();
     PANICKED.set(false);
-    let _ = panic::catch_unwind(|| target.check(input));
+    let measured = panic::catch_unwind(|| target.measure(input));
     let took = started.elapsed();
-    (PANICKED.get() || took > MAX_TIME).then(|| format!("({took:?}) {}", LAST_PANIC.take()))
+    let memory = match measured {
+        Ok(memory) if !PANICKED.get() => memory,
+        _ => return Err(LAST_PANIC.take()),
+    };
+    let MemoryUse { taken, allowed } = memory;
+    if memory.share() > 1.0 {
+        return Err(format!("it took {taken} bytes when it was allowed {allowed}"));
+    }
+    if took > MAX_TIME { Err(format!("it took {took:?}")) } else { Ok(memory) }
 }
 
 macro_rules! replay {
@@ -107,9 +126,9 @@ macro_rules! replay {
 }
 
 replay! {
-    json json_tensor npy csv base64 tfrecord event_stream records
+    json json_tensor npy csv base64 tfrecord event_stream records parquet
     predict open_inference classify invocations scoring simple routes multipart gzip
     request_messages infer_messages tensor_proto text_proto warm_up
     pickle sklearn xgboost lightgbm catboost pmml spark h2o tflite torch executorch foreign onnx mxnet saved_model
-    archive images steps mlmodel settings model_list users
+    archive images steps step_file mlmodel settings model_list users
 }

@@ -1,22 +1,24 @@
 //! The readers of batch transform: `tensorserve_records`.
-//!
-//! Its reader of Parquet is not among them: it catches the panics of the `parquet` crate, at which
-//! libFuzzer would stop.
 
+use std::fs::File;
 use std::io::{Cursor, Read};
 
 use tensorserve_records::compression::{Compression, decompress};
 use tensorserve_records::npy_read::NpyRows;
+use tensorserve_records::parquet_read::ParquetRows;
 use tensorserve_records::range::open_at;
 use tensorserve_records::split::{Chunk, Split, SplitOptions, Splitter};
 
-use super::target::selected;
+use super::target::{selected, with_caught_panics, with_file};
 
 const SPLITS: [Split; 6] =
     [Split::None, Split::Line, Split::Csv, Split::JsonLines, Split::TfRecord, Split::RecordIo];
 
 /// The most bytes of a record.
 const MAX_RECORD: usize = 1 << 16;
+
+/// The most bytes of a row.
+const MAX_ROW: usize = 1 << 20;
 
 /// The most decompressed bytes, as compressed ones may stand for any number.
 const MAX_DECOMPRESSED: u64 = 1 << 20;
@@ -71,6 +73,21 @@ pub fn records(input: &[u8]) {
             }
         }
     }
+}
+
+/// A Parquet file, whose rows are read.
+pub fn parquet(file: &[u8]) {
+    with_file("rows.parquet", file, |path| {
+        let file = File::open(path).expect("written");
+        with_caught_panics(|| {
+            let Ok(mut rows) = ParquetRows::open(file, None, MAX_ROW) else { return };
+            for _ in 0..100 {
+                if !matches!(rows.next_chunk(100, MAX_ROW), Ok(Some(_))) {
+                    break;
+                }
+            }
+        });
+    });
 }
 
 fn ranges(object: &[u8], options: SplitOptions, seed: usize, whole: &[Vec<u8>]) {

@@ -16,6 +16,8 @@ use tensorserve_codec::{event_stream as aws, tfrecord as records};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 use super::echo::DTYPES;
+use super::memory::unwatched;
+use super::server::received;
 use super::target::selected;
 
 /// The most memory of one tensor.
@@ -23,6 +25,7 @@ const MAX_TENSOR_BYTES: usize = 1 << 20;
 
 /// The scanner accepts what `serde_json` accepts, and refuses what it refuses.
 pub fn json(text: &[u8]) {
+    let text = &received(text);
     let mut cursor = Cursor::new(text);
     let accepted = cursor.open_document().is_ok()
         && cursor.skip_value().is_ok()
@@ -30,6 +33,10 @@ pub fn json(text: &[u8]) {
         && cursor.remaining() == 0;
     let shown = dump(text, 0);
     assert!(shown.len() <= 3 * text.len() + 1024, "{shown}");
+    unwatched(|| check_accepted(text, accepted));
+}
+
+fn check_accepted(text: &[u8], accepted: bool) {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let Ok(text) = str::from_utf8(text) else { return };
     match serde_json::from_str::<Value>(text) {
@@ -52,6 +59,7 @@ pub fn json(text: &[u8]) {
 /// reads. The first byte selects type and options.
 pub fn json_tensor(input: &[u8]) {
     let Some((first, text)) = selected(input) else { return };
+    let text = &received(text);
     let dtype = DTYPES[first % DTYPES.len()];
     let is_lenient = first / DTYPES.len() % 2 == 1;
     let options = ReadOptions {
@@ -65,7 +73,7 @@ pub fn json_tensor(input: &[u8]) {
     let Some((tensor, end)) = read_json(text, dtype, options) else { return };
     assert!(tensor.byte_len() <= MAX_TENSOR_BYTES, "{}", tensor.byte_len());
     if !is_lenient {
-        check_numbers(&tensor, text.get(..end).unwrap_or_default());
+        unwatched(|| check_numbers(&tensor, text.get(..end).unwrap_or_default()));
     }
     let layouts = [JsonLayout::Compact, JsonLayout::Line, JsonLayout::Pretty];
     let layout = layouts[first % layouts.len()];
@@ -74,9 +82,11 @@ pub fn json_tensor(input: &[u8]) {
     if write::tensor(&tensor, style, 0, &mut written).is_err() || is_not_finite(&tensor) {
         return;
     }
-    let again = read_json(&written, dtype, options).map(|(tensor, _)| tensor);
-    let again = again.unwrap_or_else(|| panic!("refused: {:?}", str::from_utf8(&written)));
-    assert!(is_same(&tensor, &again), "{tensor:?} and {again:?}");
+    unwatched(|| {
+        let again = read_json(&written, dtype, options).map(|(tensor, _)| tensor);
+        let again = again.unwrap_or_else(|| panic!("refused: {:?}", str::from_utf8(&written)));
+        assert!(is_same(&tensor, &again), "{tensor:?} and {again:?}");
+    });
 }
 
 fn read_json(text: &[u8], dtype: DType, options: ReadOptions) -> Option<(Tensor, usize)> {
@@ -153,6 +163,7 @@ fn flatten<'v>(value: &'v Value, numbers: &mut Vec<&'v Value>) {
 /// An array survives being written and read. The first byte selects a type to convert it to.
 pub fn npy(input: &[u8]) {
     let Some((first, file)) = selected(input) else { return };
+    let file = &received(file);
     let Ok(tensor) = codec_npy::read(file, MAX_TENSOR_BYTES) else { return };
     let wanted = DTYPES[first % DTYPES.len()];
     if let Some(converted) = cast::cast(&tensor, wanted) {
@@ -168,6 +179,7 @@ pub fn npy(input: &[u8]) {
 /// Fields, and numbers, which are the same in both readers. The first byte selects a type.
 pub fn csv(input: &[u8]) {
     let Some((first, text)) = selected(input) else { return };
+    let text = &received(text);
     let (rows, fields) = csv_size(text, Dialect::Container).expect("quotes may be open");
     let plain = csv_size(text, Dialect::Rfc4180);
     csv_tables(text);
@@ -212,6 +224,7 @@ fn csv_tables(text: &[u8]) {
 
 /// What is decoded is what another implementation decodes, and survives being encoded.
 pub fn base64(text: &[u8]) {
+    let text = &received(text);
     for alphabet in [Alphabet::Standard, Alphabet::Any] {
         let mut decoded = b"kept".to_vec();
         if codec_base64::decode(text, alphabet, &mut decoded).is_err() {
@@ -220,31 +233,40 @@ pub fn base64(text: &[u8]) {
         }
         let bytes = decoded.split_off(4);
         assert!(bytes.len() <= text.len(), "{} bytes", bytes.len());
-        let (mut standard, mut url_safe, mut again) = (Vec::new(), Vec::new(), Vec::new());
-        codec_base64::encode(&bytes, &mut standard);
-        codec_base64::encode_url_safe(&bytes, &mut url_safe);
-        for encoded in [standard, url_safe] {
-            again.clear();
-            codec_base64::decode(&encoded, Alphabet::Any, &mut again).expect("what was encoded");
-            assert_eq!(again, bytes);
-        }
+        unwatched(|| check_encoded(&bytes));
+    }
+}
+
+fn check_encoded(bytes: &[u8]) {
+    let (mut standard, mut url_safe, mut again) = (Vec::new(), Vec::new(), Vec::new());
+    codec_base64::encode(bytes, &mut standard);
+    codec_base64::encode_url_safe(bytes, &mut url_safe);
+    for encoded in [standard, url_safe] {
+        again.clear();
+        codec_base64::decode(&encoded, Alphabet::Any, &mut again).expect("what was encoded");
+        assert_eq!(again, bytes);
     }
 }
 
 /// The records of a file make the same file.
 pub fn tfrecord(file: &[u8]) {
+    let file: &[u8] = &received(file);
     let mut reader = records::TfRecordReader::new(file, file.len());
     let (mut record, mut written) = (Vec::new(), Vec::new());
     while let Ok(true) = reader.next(&mut record) {
-        records::append(&record, &mut written);
+        unwatched(|| records::append(&record, &mut written));
     }
     assert!(file.starts_with(&written), "{} bytes", written.len());
 }
 
 /// A payload comes out of its messages, whose lengths and checksums are right.
 pub fn event_stream(payload: &[u8]) {
-    let stream = aws::payload_parts(payload);
-    let (mut rest, mut parts) = (stream.as_slice(), Vec::new());
+    let stream = aws::payload_parts(payload).expect("memory");
+    unwatched(|| check_parts(&stream, payload));
+}
+
+fn check_parts(stream: &[u8], payload: &[u8]) {
+    let (mut rest, mut parts) = (stream, Vec::new());
     while !rest.is_empty() {
         let (total, headers) = (number(&rest[..4]) as usize, number(&rest[4..8]) as usize);
         assert_eq!(number(&rest[8..12]), checksum_of(&rest[..8]));

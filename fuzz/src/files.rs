@@ -14,6 +14,7 @@ use tensorserve_preprocessing::{FILE_NAME, ProcessingSteps, load_steps};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec};
 
 use super::echo::constant;
+use super::memory::unwatched;
 use super::target::{selected, split, with_file};
 
 /// The most bytes that an archive may unpack to.
@@ -99,19 +100,28 @@ static JPEG_PANICS: LazyLock<()> = LazyLock::new(|| {
 pub fn images(input: &[u8]) {
     LazyLock::force(&JPEG_PANICS);
     let Some((first, file)) = selected(input) else { return };
-    let steps = &IMAGE_STEPS[first % IMAGE_STEPS.len()];
-    let mut strings = StringsBuilder::default();
-    strings.push(file);
-    let tensor = Tensor::from_strings(Shape::vector(1), strings).expect("a vector");
+    let steps = unwatched(|| &IMAGE_STEPS[first % IMAGE_STEPS.len()]);
+    let tensor = unwatched(|| {
+        let mut strings = StringsBuilder::default();
+        strings.push(file);
+        Tensor::from_strings(Shape::vector(1), strings).expect("a vector")
+    });
     let _ = steps.preprocess_cost(std::slice::from_ref(&tensor));
     if let Ok(images) = steps.preprocess(&[tensor]) {
         assert!(images.iter().all(|image| image.byte_len() <= MAX_INPUT_BYTES));
     }
 }
 
-/// Steps, which run on zeros, texts and the bytes after a line of dashes.
-pub fn steps(input: &[u8]) {
-    let Some((first, rest)) = selected(input) else { return };
+/// The steps in a file, which are read.
+pub fn step_file(input: &[u8]) {
+    if let Some((signature, text, _)) = signature_and_steps(input) {
+        let _ = read_steps(text, &signature);
+    }
+}
+
+/// A signature that the first byte selects, the text of a file of steps, and the bytes after a line of dashes.
+fn signature_and_steps(input: &[u8]) -> Option<(Signature, &[u8], &[u8])> {
+    let (first, rest) = selected(input)?;
     let (text, content) = split(rest, b"\n----\n");
     let dtype = [DType::Float, DType::String, DType::Int64, DType::Double][first % 4];
     let shape: &[i64] = [&[-1][..], &[-1, 4], &[-1, 2, 2, 3], &[-1, -1]][first / 4 % 4];
@@ -119,14 +129,34 @@ pub fn steps(input: &[u8]) {
         vec![TensorSpec::new("x", dtype, shape)],
         vec![TensorSpec::new("y", dtype, shape)],
     );
-    let Some(steps) = read_steps(text, &signature) else { return };
+    Some((signature, text, content))
+}
+
+/// Steps, which run on zeros, texts and the bytes after a line of dashes.
+pub fn steps(input: &[u8]) {
+    let Some((signature, text, content)) = signature_and_steps(input) else { return };
+    let Some(steps) = unwatched(|| read_steps(text, &signature)) else { return };
+    let Some((inputs, output)) = unwatched(|| values_for(&steps, &signature, content)) else {
+        return;
+    };
+    let _ = steps.preprocess(&inputs);
+    let _ = steps.postprocess_cost(std::slice::from_ref(&output));
+    let _ = steps.postprocess(vec![output]);
+}
+
+/// The inputs that a request may bring, and an output of the model.
+fn values_for(
+    steps: &ProcessingSteps,
+    signature: &Signature,
+    content: &[u8],
+) -> Option<(Vec<Tensor>, Tensor)> {
     let mut inputs = Vec::new();
     for spec in &steps.client_signature().inputs {
         let sizes = spec.shape.sizes().unwrap_or_default();
         let dims: Vec<i64> = sizes.iter().map(|size| if *size < 0 { 2 } else { *size }).collect();
-        let Ok(shape) = Shape::new(&dims) else { return };
+        let shape = Shape::new(&dims).ok()?;
         if shape.elements().is_ok_and(|count| count > 1 << 16) {
-            return;
+            return None;
         }
         let mut tensor = constant(spec.dtype().unwrap_or(DType::Float), shape).expect("zeros");
         if let Some(strings) = tensor.strings() {
@@ -136,11 +166,11 @@ pub fn steps(input: &[u8]) {
         }
         inputs.push(tensor);
     }
-    let _ = steps.preprocess(&inputs);
-    let sizes: Vec<i64> = shape.iter().map(|size| if *size < 0 { 2 } else { *size }).collect();
-    let output = constant(dtype, Shape::new(&sizes).expect("small")).expect("zeros");
-    let _ = steps.postprocess_cost(std::slice::from_ref(&output));
-    let _ = steps.postprocess(vec![output]);
+    let declared = signature.outputs.first()?;
+    let sizes = declared.shape.sizes()?;
+    let sizes: Vec<i64> = sizes.iter().map(|size| if *size < 0 { 2 } else { *size }).collect();
+    let output = constant(declared.dtype()?, Shape::new(&sizes).expect("small")).expect("zeros");
+    Some((inputs, output))
 }
 
 /// The configuration file of the server.

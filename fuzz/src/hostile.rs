@@ -70,6 +70,12 @@ fn values() -> Vec<String> {
     all.push(format!("[\"{}\"]", "a".repeat(BYTES)));
     all.push(format!("[{{\"b64\":\"{}\"}}]", "A".repeat(BYTES)));
     all.push(format!("[{}", many("1", ",")));
+    // Names that errors quote.
+    let long = "n".repeat(BYTES);
+    all.push(format!("{{\"{long}\":1}}"));
+    all.push(format!("[{{\"{long}\":[1]}}]"));
+    all.push(format!("[{{\"{long}\":{{}}}}]"));
+    all.push(format!("[{{\"x\":\"{}\"}}]", "\\u0001".repeat(BYTES / 6)));
     all
 }
 
@@ -300,6 +306,12 @@ pub fn inputs(name: &str) -> Vec<Vec<u8>> {
             }
         }
         "multipart" => {
+            let head = "--b\r\nContent-Disposition: form-data; ";
+            for many in [many("a=b", ";"), many("name=\"x", "\""), "\\\"".repeat(BYTES / 4)] {
+                all.push(format!("{head}name=\"{many}\"\r\n\r\nx\r\n--b--\r\n").into_bytes());
+                let many = many.get(..BYTES / 2).unwrap_or(&many);
+                all.push(format!("{head}{many}; name=\"a\"\r\n\r\nx\r\n--b--\r\n").into_bytes());
+            }
             let part = "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx\r\n";
             all.push(format!("{}--b--\r\n", many(part, "")).into_bytes());
             all.push(
@@ -309,6 +321,12 @@ pub fn inputs(name: &str) -> Vec<Vec<u8>> {
                 )
                 .into_bytes(),
             );
+        }
+        "routes" => {
+            for members in [numbered("\"p#\":{}", ","), numbered("\"p#\":{\"a\":0}", ",")] {
+                let body = format!("POST /v2/repository/index\n\n{{{members}}}");
+                all.push(with_first(0, body.as_bytes()));
+            }
         }
         "request_messages" => {
             for message in messages() {

@@ -18,7 +18,9 @@ mod messages;
 mod models;
 mod server;
 mod target;
+pub mod variants;
 
+pub use self::memory::MemoryUse;
 pub use self::target::Target;
 
 /// All targets, each with the name of its function.
@@ -36,30 +38,32 @@ macro_rules! targets {
     };
 }
 
-use self::memory::MemoryLimit;
+use self::memory::MemoryRule;
 
-/// Decoders whose result is a few times as large as their input.
-const SMALL: MemoryLimit = MemoryLimit { fixed: 4 << 20, per_byte: 64, reserves: false };
+/// The decoders of requests, which reserve their memory before they take it.
+const REQUEST: MemoryRule = MemoryRule::Reserved;
 
-/// Requests to a server, which holds models and metrics. They reserve their memory before they take it.
-const REQUEST: MemoryLimit = MemoryLimit { fixed: 64 << 20, per_byte: 256, reserves: true };
+/// Readers of files: of models, of settings, of recorded requests. What a file declares and does not contain may
+/// not take more than the fixed part.
+const FILE: MemoryRule = MemoryRule::OfFile { fixed: 8 << 20, per_byte: 128 };
 
-/// Readers of models, which may declare sizes that their file does not contain.
-const MODEL: MemoryLimit = MemoryLimit { fixed: 256 << 20, per_byte: 1024, reserves: false };
+/// Readers of compressed files: a window of the decompressor, and what a page of Parquet and a row may take.
+const COMPRESSED: MemoryRule = MemoryRule::OfFile { fixed: 128 << 20, per_byte: 1024 };
 
 /// Spark's models, whose sparse vectors may have 2²⁵ coefficients: 256 MiB once they are dense, and a stage
 /// has three of them.
-const SPARK: MemoryLimit = MemoryLimit { fixed: 1 << 30, per_byte: 4096, reserves: false };
+const SPARK: MemoryRule = MemoryRule::OfFile { fixed: 1 << 30, per_byte: 4096 };
 
 targets! {
-    json = codec, SMALL;
-    json_tensor = codec, SMALL;
-    npy = codec, SMALL;
-    csv = codec, SMALL;
-    base64 = codec, SMALL;
-    tfrecord = codec, SMALL;
-    event_stream = codec, SMALL;
-    records = batch, MODEL;
+    json = codec, REQUEST;
+    json_tensor = codec, REQUEST;
+    npy = codec, REQUEST;
+    csv = codec, REQUEST;
+    base64 = codec, REQUEST;
+    tfrecord = codec, REQUEST;
+    event_stream = codec, REQUEST;
+    records = batch, COMPRESSED;
+    parquet = batch, COMPRESSED;
 
     predict = http, REQUEST;
     open_inference = http, REQUEST;
@@ -73,31 +77,32 @@ targets! {
 
     request_messages = messages, REQUEST;
     infer_messages = messages, REQUEST;
-    tensor_proto = messages, MODEL;
-    text_proto = messages, MODEL;
-    warm_up = messages, REQUEST;
+    tensor_proto = messages, REQUEST;
+    text_proto = messages, FILE;
+    warm_up = messages, FILE;
 
-    pickle = models, MODEL;
-    sklearn = models, MODEL;
-    xgboost = models, MODEL;
-    lightgbm = models, MODEL;
-    catboost = models, MODEL;
-    pmml = models, MODEL;
+    pickle = models, FILE;
+    sklearn = models, FILE;
+    xgboost = models, FILE;
+    lightgbm = models, FILE;
+    catboost = models, FILE;
+    pmml = models, FILE;
     spark = models, SPARK;
-    h2o = models, MODEL;
-    torch = models, MODEL;
-    executorch = models, MODEL;
-    foreign = models, MODEL;
-    tflite = models, MODEL;
-    onnx = models, MODEL;
-    mxnet = models, MODEL;
-    saved_model = models, MODEL;
+    h2o = models, FILE;
+    torch = models, FILE;
+    executorch = models, FILE;
+    foreign = models, FILE;
+    tflite = models, FILE;
+    onnx = models, FILE;
+    mxnet = models, FILE;
+    saved_model = models, FILE;
 
-    archive = files, MODEL;
-    images = files, MODEL;
-    steps = files, MODEL;
-    mlmodel = files, MODEL;
-    settings = files, MODEL;
-    model_list = files, MODEL;
-    users = files, MODEL;
+    archive = files, FILE;
+    images = files, REQUEST;
+    steps = files, REQUEST;
+    step_file = files, FILE;
+    mlmodel = files, FILE;
+    settings = files, FILE;
+    model_list = files, FILE;
+    users = files, FILE;
 }

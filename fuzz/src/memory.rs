@@ -6,21 +6,31 @@ use std::cell::Cell;
 
 use tensorserve_tensor::budget;
 
-/// The most memory that a target may take at once, by the length of its input.
+/// What the memory of a target is compared with.
 #[derive(Clone, Copy)]
-pub struct MemoryLimit {
-    /// Bytes for every input.
-    pub fixed: usize,
-    /// Bytes for each byte of the input.
-    pub per_byte: usize,
-    /// Whether the target reserves its memory before it takes it, as requests do.
-    pub reserves: bool,
+pub enum MemoryRule {
+    /// The decoder of a request, which reserves its memory before it takes it: at no moment may it have more
+    /// than [`UNRESERVED`] beyond twice what the request holds then.
+    Reserved,
+    /// The decoder of a file: it may have `fixed` bytes, and `per_byte` for each byte of its input.
+    OfFile { fixed: usize, per_byte: usize },
 }
 
-impl MemoryLimit {
-    /// The most bytes for an input of `length` bytes.
-    pub fn of(self, length: usize) -> usize {
-        self.fixed + self.per_byte * length
+/// What a request may take besides twice what it has reserved.
+const UNRESERVED: isize = 64 << 10;
+
+/// The memory that an input took, in bytes, at the moment when it was nearest to what was allowed or furthest
+/// beyond.
+#[derive(Clone, Copy, Default)]
+pub struct MemoryUse {
+    pub taken: usize,
+    pub allowed: usize,
+}
+
+impl MemoryUse {
+    /// What was taken of what was allowed: more than 1 is too much.
+    pub fn share(self) -> f64 {
+        self.taken as f64 / self.allowed.max(1) as f64
     }
 }
 
@@ -35,19 +45,20 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
     /// What was held when a request began, while one is watched.
     static BEGAN: Cell<Option<isize>> = const { Cell::new(None) };
-    /// The most that it took beyond twice what it had reserved.
-    static EXCESS: Cell<isize> = const { Cell::new(0) };
+    /// What it had taken, and what it was allowed, when the former was the largest part of the latter.
+    static WORST: Cell<(isize, isize)> = const { Cell::new((0, 1)) };
 }
 
 /// Compares what the request of this thread has allocated with what it holds of the server's memory.
 fn watch(held: isize) {
     // The budget is not looked at while it is looked at.
     if let Some(began) = BEGAN.take() {
-        let reserved =
-            budget::current().map_or(0, |request| request.held()).cast_signed().wrapping_mul(2);
-        let excess = held.wrapping_sub(began).wrapping_sub(reserved);
-        if excess > EXCESS.get() {
-            EXCESS.set(excess);
+        let reserved = budget::current().map_or(0, |request| request.held()).cast_signed();
+        let allowed = reserved.wrapping_mul(2).wrapping_add(UNRESERVED);
+        let taken = held.wrapping_sub(began);
+        let (most, then_allowed) = WORST.get();
+        if taken.wrapping_mul(then_allowed) > most.wrapping_mul(allowed) {
+            WORST.set((taken, allowed));
         }
         BEGAN.set(Some(began));
     }
@@ -93,16 +104,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// The most bytes that this thread allocates at once while it calls `function`, beyond twice those that the
-/// request for which it works holds at that moment.
-pub fn excess_of(function: impl FnOnce()) -> usize {
-    EXCESS.set(0);
-    BEGAN.set(Some(HELD.get()));
-    function();
-    BEGAN.set(None);
-    usize::try_from(EXCESS.get()).unwrap_or(0)
-}
-
 /// Calls `function`, whose memory is not the request's: a check, or the start of a server.
 pub fn unwatched<T>(function: impl FnOnce() -> T) -> T {
     let (began, before) = (BEGAN.take(), HELD.get());
@@ -111,10 +112,23 @@ pub fn unwatched<T>(function: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The most bytes that this thread holds at once while it calls `function`, beyond what it held before.
-pub fn peak_of(function: impl FnOnce()) -> usize {
+/// The memory that this thread takes while it calls `function`, which decodes an input of `length` bytes.
+pub fn use_of(rule: MemoryRule, length: usize, function: impl FnOnce()) -> MemoryUse {
     let before = HELD.get();
-    PEAK.set(before);
-    function();
-    usize::try_from(PEAK.get().wrapping_sub(before)).unwrap_or(0)
+    match rule {
+        MemoryRule::Reserved => {
+            WORST.set((0, UNRESERVED));
+            BEGAN.set(Some(before));
+            function();
+            BEGAN.set(None);
+            let (taken, allowed) = WORST.get();
+            MemoryUse { taken: taken.unsigned_abs(), allowed: allowed.unsigned_abs() }
+        }
+        MemoryRule::OfFile { fixed, per_byte } => {
+            PEAK.set(before);
+            function();
+            let taken = usize::try_from(PEAK.get().wrapping_sub(before)).unwrap_or(0);
+            MemoryUse { taken, allowed: fixed + per_byte * length }
+        }
+    }
 }

@@ -20,8 +20,8 @@ use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_protocols::open_inference::{self, shared_memory::Regions};
 use tensorserve_protocols::tfs::config::{batching, models, text};
 use tensorserve_protocols::tfs::{grpc, inference, warm_up as warm_up_file};
-use tensorserve_tensor::DType;
 use tensorserve_tensor::error::Code;
+use tensorserve_tensor::{DType, Tensor};
 
 use super::codec::strings;
 use super::memory::unwatched;
@@ -103,21 +103,28 @@ fn decoded<T: BoundedRequest + PartialEq>(message: &[u8]) -> Option<T> {
 
 /// A tensor survives being written and read, in both forms.
 pub fn tensor_proto(message: &[u8]) {
-    let Ok(proto) = TensorProto::decode(Bytes::copy_from_slice(message)) else { return };
+    // A message is decoded within bounds of its own: see `request_messages`.
+    let proto = unwatched(|| TensorProto::decode(Bytes::copy_from_slice(message)));
+    let Ok(proto) = proto else { return };
     let Ok(tensor) = tensor_from_proto(&proto) else { return };
     for form in [Form::Values, Form::Content] {
         let written = tensor_to_proto(&tensor, form);
-        let again = match tensor_from_proto(&written) {
-            // One tensor fits the memory of a request, and three do not.
-            Err(error) if error.code() == Code::ResourceExhausted => return,
-            again => again.expect("what was written"),
-        };
-        assert_eq!((again.dtype(), again.shape()), (tensor.dtype(), tensor.shape()));
-        assert_eq!(strings(&again), strings(&tensor));
-        // A NaN may lose its payload bits as a number.
-        if tensor.dtype() != DType::Bool {
-            assert_eq!(again.bytes(), tensor.bytes(), "{form:?}");
-        }
+        unwatched(|| check_written(&tensor, &written));
+    }
+}
+
+/// A tensor is what was written of it.
+fn check_written(tensor: &Tensor, written: &TensorProto) {
+    let again = match tensor_from_proto(written) {
+        // One tensor fits the memory of a request, and three do not.
+        Err(error) if error.code() == Code::ResourceExhausted => return,
+        again => again.expect("what was written"),
+    };
+    assert_eq!((again.dtype(), again.shape()), (tensor.dtype(), tensor.shape()));
+    assert_eq!(strings(&again), strings(tensor));
+    // A NaN may lose its payload bits as a number.
+    if tensor.dtype() != DType::Bool {
+        assert_eq!(again.bytes(), tensor.bytes());
     }
 }
 

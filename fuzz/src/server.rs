@@ -17,6 +17,7 @@ use tensorserve_protocol::{
     Body, Headers, Host, Listeners, Protocol, Reply, RequestHead, RouteMatch, RouteTable,
     RoutedRequest, Routes,
 };
+use tensorserve_server::body::head_memory;
 use tensorserve_tensor::budget;
 use tokio::runtime::{Builder, Runtime};
 
@@ -38,6 +39,13 @@ pub struct FuzzServer {
 
 /// The headers of a request, names in lower case.
 pub struct HeaderList(pub Vec<(String, String)>);
+
+impl HeaderList {
+    /// The bytes of all names and values.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
 
 impl Headers for HeaderList {
     fn get(&self, name: &str) -> Option<&str> {
@@ -72,7 +80,10 @@ impl FuzzServer {
     }
 
     /// The response to a request; `None` if no route matches.
-    pub fn answer(&self, head: RequestHead<'_>, body: Body) -> Option<Reply> {
+    pub fn answer(&self, head: RequestHead<'_>, head_bytes: usize, body: Body) -> Option<Reply> {
+        // As the server does when a request has arrived.
+        let budget = budget::current().expect("a budget");
+        budget.expect(head_memory(head_bytes)).ok()?;
         match self.table.find(&head) {
             RouteMatch::Route(route, params) => {
                 let identity = Identity::unrestricted();
@@ -88,8 +99,9 @@ impl FuzzServer {
     /// The response to a request with a payload.
     pub fn post(&self, target: &str, headers: Vec<(String, String)>, body: &[u8]) -> Option<Reply> {
         let headers = HeaderList(headers);
+        let bytes = target.len() + headers.bytes();
         let head = RequestHead { method: "POST", target, headers: &headers };
-        self.answer(head, Body::Bytes(received(body)))
+        self.answer(head, bytes, Body::Bytes(received(body)))
     }
 }
 

@@ -2,6 +2,8 @@
 //! headers, a payload and two checksums.
 
 use flate2::Crc;
+use tensorserve_tensor::budget;
+use tensorserve_tensor::error::Result;
 
 /// The most payload bytes of one message; clients accept up to 24 MiB.
 const MAX_PAYLOAD: usize = 1 << 20;
@@ -16,19 +18,23 @@ const FRAMING_BYTES: usize = 16;
 const HEADER_CAPACITY: usize = 128;
 
 /// Splits `payload` into events of type `PayloadPart`, one per MiB; none if it is empty.
-#[must_use]
-pub fn payload_parts(payload: &[u8]) -> Vec<u8> {
+///
+/// # Errors
+/// Those of [`budget::reserve`].
+pub fn payload_parts(payload: &[u8]) -> Result<Vec<u8>> {
     let headers = [
         (":message-type", "event"),
         (":event-type", "PayloadPart"),
         (":content-type", "application/octet-stream"),
     ];
     let messages = payload.len() / MAX_PAYLOAD + 1;
-    let mut out = Vec::with_capacity(payload.len() + messages * HEADER_CAPACITY);
+    let capacity = payload.len() + messages * HEADER_CAPACITY;
+    budget::reserve(capacity)?;
+    let mut out = Vec::with_capacity(capacity);
     for part in payload.chunks(MAX_PAYLOAD) {
         message(&headers, part, &mut out);
     }
-    out
+    Ok(out)
 }
 
 /// Appends one message: the lengths of the message and of its headers, their checksum, the headers,
@@ -82,9 +88,9 @@ mod tests {
 
     #[test]
     fn large_payloads_come_in_parts() {
-        assert!(payload_parts(b"").is_empty());
+        assert!(payload_parts(b"").unwrap().is_empty());
         let payload = vec![7; MAX_PAYLOAD * 2 + 1];
-        let stream = payload_parts(&payload);
+        let stream = payload_parts(&payload).unwrap();
         let (mut rest, mut joined) = (&stream[..], Vec::new());
         while !rest.is_empty() {
             let number = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().expect("4"));

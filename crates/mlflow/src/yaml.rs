@@ -7,8 +7,15 @@ use yaml_rust2::scanner::TScalarStyle;
 /// The deepest nesting of lists and mappings.
 const DEEPEST: usize = 64;
 
-/// The most values of a document, with those that an alias repeats.
+/// The most values of a document.
 const MOST_VALUES: usize = 1 << 20;
+
+/// The most memory of what anchors and aliases copy: three bytes can stand for a text of any length.
+const MOST_COPIED: usize = 4 << 20;
+
+/// What a value takes, and a mapping besides its members, whose first one brings room for eleven.
+const VALUE_BYTES: usize = 64;
+const MAPPING_BYTES: usize = 640;
 
 /// A list or a mapping that has begun.
 struct Open {
@@ -24,9 +31,10 @@ struct Open {
 struct Document {
     open: Vec<Open>,
     root: Option<Value>,
-    /// Values with an anchor, each with the anchor's number and the count of values in it.
+    /// Values with an anchor, each with the anchor's number and the memory of a copy.
     anchors: Vec<(usize, Value, usize)>,
     count: usize,
+    copied: usize,
 }
 
 /// The first document of `text`, as JSON.
@@ -56,23 +64,22 @@ impl Document {
                     | TScalarStyle::Literal
                     | TScalarStyle::Folded => Value::String(text),
                 };
-                self.insert(value, anchor, 1)
+                self.insert(value, anchor)
             }
             Event::SequenceStart(anchor, _) => self.begin(Value::Array(Vec::new()), anchor),
             Event::MappingStart(anchor, _) => self.begin(Value::Object(Map::new()), anchor),
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open { value, anchor, .. }) => self.insert(value, anchor, 1),
+                Some(Open { value, anchor, .. }) => self.insert(value, anchor),
                 None => Err("a list or a mapping ends that has not begun".to_owned()),
             },
             Event::Alias(number) => {
                 let found = self.anchors.iter().find(|(anchor, ..)| *anchor == number);
-                let Some((_, value, count)) = found else {
+                let Some((_, value, bytes)) = found else {
                     return Err("an alias refers to a value that contains it".to_owned());
                 };
-                let count = *count;
-                self.check_count(count)?;
+                self.copied = with_copy(self.copied, *bytes)?;
                 let value = value.clone();
-                self.insert(value, 0, count)
+                self.insert(value, 0)
             }
             Event::Nothing
             | Event::StreamStart
@@ -90,22 +97,16 @@ impl Document {
         Ok(())
     }
 
-    fn check_count(&self, more: usize) -> Result<(), String> {
-        match self.count.saturating_add(more) > MOST_VALUES {
-            true => Err(format!("it has more than {MOST_VALUES} values")),
-            false => Ok(()),
-        }
-    }
-
     /// Adds a complete value to the innermost open one; it is the document if there is none.
-    fn insert(&mut self, value: Value, anchor: usize, count: usize) -> Result<(), String> {
-        self.check_count(count)?;
-        self.count += count;
+    fn insert(&mut self, value: Value, anchor: usize) -> Result<(), String> {
+        if self.count >= MOST_VALUES {
+            return Err(format!("it has more than {MOST_VALUES} values"));
+        }
+        self.count += 1;
         if anchor != 0 {
-            let size = count_of(&value);
-            self.check_count(size)?;
-            self.count += size;
-            self.anchors.push((anchor, value.clone(), size));
+            let bytes = bytes_of(&value);
+            self.copied = with_copy(self.copied, bytes)?;
+            self.anchors.push((anchor, value.clone(), bytes));
         }
         let Some(around) = self.open.last_mut() else {
             self.root = Some(value);
@@ -123,13 +124,25 @@ impl Document {
     }
 }
 
-/// The number of values in `value`, which is at most [`DEEPEST`] levels deep.
-fn count_of(value: &Value) -> usize {
-    match value {
-        Value::Array(list) => 1 + list.iter().map(count_of).sum::<usize>(),
-        Value::Object(map) => 1 + map.values().map(count_of).sum::<usize>(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
-    }
+/// What is copied after a further copy of `bytes`.
+fn with_copy(copied: usize, bytes: usize) -> Result<usize, String> {
+    let copied = copied.saturating_add(bytes);
+    let too_much = || format!("its anchors and aliases copy more than {MOST_COPIED} bytes");
+    (copied <= MOST_COPIED).then_some(copied).ok_or_else(too_much)
+}
+
+/// The memory of a copy of `value`. Aliases in aliases make it deeper than [`DEEPEST`]; what may be copied bounds it.
+fn bytes_of(value: &Value) -> usize {
+    let inner: usize = match value {
+        Value::Array(list) => list.iter().map(bytes_of).sum(),
+        Value::Object(map) => {
+            let members = map.iter().map(|(key, value)| key.len() + VALUE_BYTES + bytes_of(value));
+            MAPPING_BYTES + members.sum::<usize>()
+        }
+        Value::String(text) => text.len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    VALUE_BYTES + inner
 }
 
 fn key_text(value: Value) -> Result<String, String> {
@@ -186,7 +199,9 @@ mod tests {
                 one.repeat(10).trim_end_matches(", ")
             ));
         }
-        assert!(read(&bomb).unwrap_err().contains("more than 1048576 values"));
+        assert!(read(&bomb).unwrap_err().contains("copy more than 4194304 bytes"));
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(1000));
+        assert!(read(&text).unwrap_err().contains("copy more than 4194304 bytes"));
         for bad in ["a: &a [*a]", "? [1]\n: 2", "a: [1", "a: 'b"] {
             assert!(read(bad).is_err(), "{bad:?}: {:?}", read(bad));
         }

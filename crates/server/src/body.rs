@@ -21,6 +21,15 @@ use tensorserve_tensor::ALIGNMENT;
 use tensorserve_tensor::budget::{self, RequestBudget};
 use tensorserve_tensor::error::{Code, Error};
 
+/// A head of up to this size is read in the memory that every request holds.
+const SMALL_HEAD: usize = 4 << 10;
+
+/// The memory that handlers may take for parts of a head of `bytes`: they copy names and types, into messages, too.
+#[must_use]
+pub fn head_memory(bytes: usize) -> usize {
+    if bytes <= SMALL_HEAD { 0 } else { bytes.saturating_mul(4) }
+}
+
 /// Why a body was not read, and the status of the response.
 #[derive(Debug)]
 pub struct BodyError {
@@ -334,11 +343,7 @@ const WORTH_ALIGNING: usize = 4 << 10;
 const TURN: usize = 256 << 10;
 
 /// Appends `chunk`, after its memory is reserved.
-pub(super) async fn append(
-    body: &mut BytesMut,
-    chunk: Bytes,
-    budget: &RequestBudget,
-) -> Result<(), Error> {
+async fn append(body: &mut BytesMut, chunk: Bytes, budget: &RequestBudget) -> Result<(), Error> {
     if body.capacity() - body.len() < chunk.len() {
         let more = body.capacity().max(chunk.len());
         with_patience(|| budget.reserve(more)).await?;

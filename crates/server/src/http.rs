@@ -240,7 +240,9 @@ async fn answer_route<'r>(
             return refused(route.refuse(error, status));
         }
     };
-    if let Err(error) = budget.begin_for(permission == Permission::Public) {
+    let begun = budget.begin_for(permission == Permission::Public);
+    let head_bytes = head.target.len().saturating_add(size_of(request.headers()));
+    if let Err(error) = begun.and_then(|()| budget.expect(body::head_memory(head_bytes))) {
         state.api.engine().metrics().count_shed(&error);
         return refused(refuse_overload(route, error));
     }
@@ -258,6 +260,11 @@ async fn answer_route<'r>(
     let is_hushed = permission == Permission::Public && state.gate.is_shut();
     let reply = if is_hushed { hushed(reply) } else { reply };
     RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
+}
+
+/// The bytes of the names and values of headers.
+fn size_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 /// Records that the payload of a request has arrived.

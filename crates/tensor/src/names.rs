@@ -1,11 +1,15 @@
 //! The names of inputs in requests: what they stand for, and what is said of those that a model does not have.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Write as _};
 
 use super::Signature;
 
 /// The longest name that is compared with others, and the most of a name that is shown, in bytes.
 const LONGEST_NAME: usize = 80;
+
+/// The most of a client's text that an error quotes, in bytes: responses leave out the middle of a message that is
+/// half as long.
+const LONGEST_QUOTE: usize = 8 << 10;
 
 /// The most names that are compared, so that an error costs little.
 const MOST_COMPARED: usize = 4096;
@@ -109,6 +113,40 @@ pub fn shown(name: &[u8]) -> String {
     format!("{text:?}")
 }
 
+/// A client's text as errors quote it. One of megabytes would be copied into each message that contains it.
+#[must_use]
+pub fn quoted(text: &[u8]) -> String {
+    match text.get(..LONGEST_QUOTE) {
+        Some(start) => format!("{}…", String::from_utf8_lossy(start)),
+        None => String::from_utf8_lossy(text).into_owned(),
+    }
+}
+
+/// A message that quotes a client's texts: its start, if they make it longer than responses are.
+#[must_use]
+pub fn limited(message: impl Display) -> String {
+    let mut text = LimitedText(String::new());
+    // Ends early once the text is full.
+    let _ = write!(text, "{message}");
+    text.0
+}
+
+struct LimitedText(String);
+
+impl fmt::Write for LimitedText {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let room = LONGEST_QUOTE.saturating_sub(self.0.len());
+        if more.len() <= room {
+            self.0.push_str(more);
+            return Ok(());
+        }
+        let end = (0..=room).rev().find(|at| more.is_char_boundary(*at)).unwrap_or(0);
+        self.0.push_str(more.get(..end).unwrap_or_default());
+        self.0.push('…');
+        Err(fmt::Error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,5 +196,14 @@ mod tests {
         let signature = Signature::only((0..1000).map(column).collect(), Vec::new());
         let hint = signature.instead_of("é".repeat(1 << 20).as_bytes());
         assert!(hint.len() < 5000 && hint.ends_with(" and 950 more"), "{hint}");
+    }
+
+    #[test]
+    fn long_texts_are_quoted_in_part() {
+        assert_eq!((quoted(b"a\xff"), limited("a")), ("a\u{fffd}".to_owned(), "a".to_owned()));
+        let long = "ä".repeat(100_000);
+        for quote in [quoted(long.as_bytes()), limited(format_args!("x{long}{long}"))] {
+            assert!(quote.len() <= LONGEST_QUOTE + 3 && quote.ends_with("ä…"), "{}", quote.len());
+        }
     }
 }

@@ -9,6 +9,9 @@ use super::scan::Cursor;
 /// The length at which printing stops, in bytes. A token that has begun is completed.
 const LIMIT: usize = 256;
 
+/// The most bytes of a string that are printed: responses leave out the middle of errors that are half as long.
+const LONGEST_STRING: usize = 8 << 10;
+
 /// The largest position of the decimal point at which RapidJSON prints a double without exponent.
 const MAX_POINT: i32 = 21;
 
@@ -88,7 +91,8 @@ fn new_line(out: &mut Vec<u8>, depth: usize) -> Option<()> {
 
 fn string(cursor: &mut Cursor, out: &mut Vec<u8>) -> Option<()> {
     (out.len() < LIMIT).then_some(())?;
-    super::write::string(&cursor.string().ok()?, out);
+    let text = cursor.string().ok()?;
+    super::write::string(text.get(..LONGEST_STRING).unwrap_or(&text), out);
     Some(())
 }
 

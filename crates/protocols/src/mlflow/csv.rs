@@ -8,13 +8,14 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::cast::ValueType;
-use super::fault;
+use super::fault::{self, Reason};
 use super::node::Node;
 use super::table::{COLUMN_BYTES, ColumnName, Table};
 use tensorserve_codec::csv::{CsvReader, Dialect, is_missing};
 use tensorserve_mlflow::schema::{ColumnType, InputSchema};
 use tensorserve_tensor::budget::{self, ALLOCATION, Meter};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::limited;
 
 /// The fields of a column.
 #[derive(Default)]
@@ -65,21 +66,22 @@ pub(super) fn read(text: &[u8], schema: Option<&InputSchema>) -> Result<Table<'s
     let mut typed = Vec::with_capacity(columns.len());
     for (place, (name, column)) in names.into_iter().zip(columns).enumerate() {
         let values = match types.get(place, &name) {
-            Some(to) => declared(&column, to)
-                .map_err(|why| csv_error(format_args!("{why} in column {name:?}")))?,
-            None => inferred(&column).map_err(csv_error)?,
+            Some(to) => declared(&column, to).map_err(|reason| {
+                reason.into_error(|why| csv_error(format_args!("{why} in column {name:?}")))
+            })?,
+            None => inferred(&column).map_err(|reason| reason.into_error(csv_error))?,
         };
         typed.push((ColumnName::Text(name), values));
     }
-    Table::of_columns(typed).map_err(csv_error)
+    Table::of_columns(typed).map_err(|reason| reason.into_error(csv_error))
 }
 
 /// The error of a CSV payload that is not a table.
 pub(super) fn csv_error(reason: impl std::fmt::Display) -> Error {
-    Error::invalid(format!(
+    Error::invalid(limited(format_args!(
         "Failed to parse input as a Pandas DataFrame. Ensure that the input is a valid CSV-formatted \
          Pandas DataFrame produced using the `pandas.DataFrame.to_csv()` method. Error: '{reason}'"
-    ))
+    )))
 }
 
 /// The types of columns that a signature declares.
@@ -238,17 +240,18 @@ fn read_names(reader: &mut CsvReader<'_>, meter: &mut Meter) -> Result<Vec<Strin
 ///
 /// # Errors
 /// Why it is not of that type, in pandas' words.
-fn declared(column: &RawColumn, to: &ValueType) -> Result<Vec<Node<'static>>, String> {
+fn declared(column: &RawColumn, to: &ValueType) -> Result<Vec<Node<'static>>, Reason> {
     match to {
         ValueType::Text | ValueType::Binary | ValueType::Any | ValueType::List(_) => texts(column),
-        ValueType::Bool => bools(column),
-        ValueType::Integer { .. } => integers(column),
+        ValueType::Bool => Ok(bools(column)?),
+        ValueType::Integer { .. } => Ok(integers(column)?),
         ValueType::Float32 | ValueType::Float64 => {
             let numbers = column.each(number_or_missing).or_else(|| {
                 column.each(|field| if is_missing(field) { Some(Node::Null) } else { truth(field) })
             });
             let other = || column.first_other(|field| number_or_missing(field).is_some());
-            numbers.ok_or_else(|| format!("could not convert string to float: '{}'", other()))
+            let wrong = || format!("could not convert string to float: '{}'", other());
+            Ok(numbers.ok_or_else(wrong)?)
         }
     }
 }
@@ -286,9 +289,9 @@ fn whole(field: &[u8]) -> Option<Node<'static>> {
     (number.fract() == 0.0 && number.abs() < 9e18).then_some(Node::Int(number as i64))
 }
 
-fn texts(column: &RawColumn) -> Result<Vec<Node<'static>>, String> {
+fn texts(column: &RawColumn) -> Result<Vec<Node<'static>>, Reason> {
     let overhead = column.ends.len().saturating_mul(ALLOCATION);
-    budget::reserve(column.text.len().saturating_add(overhead)).map_err(|e| e.to_string())?;
+    budget::reserve(column.text.len().saturating_add(overhead))?;
     let text = |field: &[u8]| match is_missing(field) {
         true => Node::Null,
         false => Node::Text(Cow::Owned(field.to_vec())),
@@ -297,7 +300,7 @@ fn texts(column: &RawColumn) -> Result<Vec<Node<'static>>, String> {
 }
 
 /// The values of a column without a declared type.
-fn inferred(column: &RawColumn) -> Result<Vec<Node<'static>>, String> {
+fn inferred(column: &RawColumn) -> Result<Vec<Node<'static>>, Reason> {
     let bools =
         || column.each(|field| if is_missing(field) { Some(Node::Null) } else { truth(field) });
     let numbers = column.each(integer).or_else(|| column.each(number_or_missing));

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 
 use super::cast::ValueType;
 use super::csv::csv_error;
-use super::fault;
+use super::fault::{self, Reason};
 use super::node::Node;
 use super::payload::Payload;
 use super::table::{ColumnName, Table, TableColumn, reserve_values};
 use tensorserve_mlflow::schema::{Column, ColumnType, InputSchema, TensorInput};
-use tensorserve_tensor::budget::Meter;
+use tensorserve_tensor::budget::{self, Meter};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Data in the form that a model takes.
@@ -180,10 +180,12 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
         Payload::Named(members) => of_members(members, columns),
     };
     table.map_err(|reason| {
-        fault::schema(format_args!(
-            "This model contains a column-based signature, which suggests a DataFrame input. There \
-             was an error casting the input data to a DataFrame: {reason}"
-        ))
+        reason.into_error(|why| {
+            fault::schema(format_args!(
+                "This model contains a column-based signature, which suggests a DataFrame input. \
+                 There was an error casting the input data to a DataFrame: {why}"
+            ))
+        })
     })
 }
 
@@ -192,7 +194,7 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
 fn of_members<'a>(
     members: Vec<(String, Node<'a>)>,
     columns: &[Column],
-) -> Result<Table<'a>, String> {
+) -> Result<Table<'a>, Reason> {
     let of_lists = columns
         .iter()
         .filter(|column| matches!(column.dtype, ColumnType::Array(_) | ColumnType::SparkVector));
@@ -213,6 +215,7 @@ fn of_members<'a>(
             (Node::List(list), false) => list,
             (value, _) => {
                 reserve_values(rows)?;
+                budget::reserve(rows.saturating_mul(value.bytes_of_copy()))?;
                 vec![value; rows]
             }
         };
@@ -422,7 +425,7 @@ fn no_array(kind: &str) -> Error {
 /// The values of a table by rows.
 pub(super) fn into_matrix(table: Table<'_>) -> Result<NodeArray<'_>> {
     let (rows, width) = (table.rows, table.columns.len());
-    reserve_values(rows.saturating_mul(width)).map_err(Error::overloaded)?;
+    reserve_values(rows.saturating_mul(width))?;
     let mut columns: Vec<_> =
         table.columns.into_iter().map(|column| column.values.into_iter()).collect();
     let mut values = Vec::with_capacity(rows.saturating_mul(width));

@@ -5,6 +5,7 @@ use std::fmt;
 use tensorserve_codec::json::write;
 use tensorserve_protocol::{JSON, Reply, bounded};
 use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::names::limited;
 
 /// Marks an error of a request that does not have the inputs of the model's signature.
 #[derive(Debug)]
@@ -30,15 +31,63 @@ impl fmt::Display for InvalidParameter {
 
 impl std::error::Error for InvalidParameter {}
 
+/// Why values cannot be read.
+#[derive(Debug)]
+pub(super) enum Reason {
+    /// What is wrong with them.
+    Wrong(String),
+    /// The request ends for reasons of its own, of which memory is one: it keeps the status that it has elsewhere.
+    Refused(Error),
+}
+
+impl Reason {
+    /// The error of the request, whose message `wrong` makes of what is wrong.
+    pub(super) fn into_error(self, wrong: impl FnOnce(String) -> Error) -> Error {
+        match self {
+            Reason::Wrong(why) => wrong(why),
+            Reason::Refused(error) => error,
+        }
+    }
+}
+
+impl From<String> for Reason {
+    fn from(why: String) -> Self {
+        Reason::Wrong(why)
+    }
+}
+
+impl From<Error> for Reason {
+    fn from(error: Error) -> Self {
+        match error.code() {
+            Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled => {
+                Reason::Refused(error)
+            }
+            Code::Unknown
+            | Code::Internal
+            | Code::DataLoss
+            | Code::NotFound
+            | Code::Unimplemented
+            | Code::Unavailable
+            | Code::Aborted
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::OutOfRange => Reason::Wrong(error.message().to_owned()),
+        }
+    }
+}
+
 /// The error of a payload in no valid form.
 pub(super) fn invalid_input(message: impl fmt::Display) -> Error {
-    Error::invalid(format!("Invalid input. {message}"))
+    Error::invalid(limited(format_args!("Invalid input. {message}")))
 }
 
 /// The error of a request that does not match the signature.
 pub(super) fn schema(message: impl fmt::Display) -> Error {
-    let message = format!("Failed to enforce schema. Error: {message}");
-    Error::invalid(message).with_source(SchemaViolation)
+    let message = format_args!("Failed to enforce schema. Error: {message}");
+    Error::invalid(limited(message)).with_source(SchemaViolation)
 }
 
 /// The error of a parameter.
@@ -48,10 +97,10 @@ pub(super) fn parameter(message: String) -> Error {
 
 /// The error of inputs that the model does not take.
 pub(super) fn unexpected(reason: impl fmt::Display) -> Error {
-    Error::invalid(format!(
+    Error::invalid(limited(format_args!(
         "Encountered an unexpected error while evaluating the model. Verify that the serialized \
          input Dataframe is compatible with the model for inference. Error: {reason}"
-    ))
+    )))
 }
 
 /// The members that classify an error of the request.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::cast::float;
 use super::enforce::{ModelData, NodeArray, into_matrix};
-use super::fault;
+use super::fault::{self, Reason};
 use super::node::Node;
 use super::table::{ColumnName, Table, TableColumn};
 use tensorserve_codec::json::java::number_text;
@@ -160,28 +160,30 @@ fn tensor(mut array: NodeArray<'_>, spec: &TensorSpec, max_bytes: usize) -> Resu
         DType::Bool => bools(&array, shape),
         DType::String => texts(&array, shape, spec),
         DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {
-            Err(format!("values of type {dtype} cannot be sent in JSON"))
+            Err(format!("values of type {dtype} cannot be sent in JSON").into())
         }
     };
-    made.map_err(|why| fault::unexpected(format_args!("input {:?}: {why}", spec.alias)))
+    made.map_err(|reason| {
+        reason.into_error(|why| fault::unexpected(format_args!("input {:?}: {why}", spec.alias)))
+    })
 }
 
-type Made<T> = Result<T, String>;
+type Made<T> = Result<T, Reason>;
 
 fn numbers<T: Element>(
     array: &NodeArray<'_>,
     shape: Shape,
-    convert: impl Fn(&Node<'_>) -> Made<T>,
+    convert: impl Fn(&Node<'_>) -> Result<T, String>,
 ) -> Made<Tensor> {
-    let mut values = budget::reserved_vec(array.values.len()).map_err(|e| e.to_string())?;
+    let mut values = budget::reserved_vec(array.values.len())?;
     for value in &array.values {
         values.push(convert(value)?);
     }
-    Tensor::from_vec(shape, values).map_err(|error| error.to_string())
+    Ok(Tensor::from_vec(shape, values)?)
 }
 
 /// An integer without loss.
-fn integer<T: TryFrom<i64>>(value: &Node<'_>) -> Made<T> {
+fn integer<T: TryFrom<i64>>(value: &Node<'_>) -> Result<T, String> {
     let number = match value {
         Node::Int(number) => Some(*number),
         Node::Bool(bool) => Some(i64::from(*bool)),
@@ -194,18 +196,18 @@ fn integer<T: TryFrom<i64>>(value: &Node<'_>) -> Made<T> {
 }
 
 fn bools(array: &NodeArray<'_>, shape: Shape) -> Made<Tensor> {
-    let mut values = budget::reserved_vec(array.values.len()).map_err(|e| e.to_string())?;
+    let mut values = budget::reserved_vec(array.values.len())?;
     for value in &array.values {
         values.push(u8::from(integer::<i64>(value)? != 0));
     }
-    Tensor::from_bools(shape, values).map_err(|error| error.to_string())
+    Ok(Tensor::from_bools(shape, values)?)
 }
 
 /// Texts; where they may be missing, null is a missing one.
 fn texts(array: &NodeArray<'_>, shape: Shape, spec: &TensorSpec) -> Made<Tensor> {
     let bytes: usize = array.values.iter().filter_map(Node::text).map(<[u8]>::len).sum();
     let overhead = array.values.len().saturating_mul(size_of::<usize>());
-    budget::reserve(bytes.saturating_add(overhead)).map_err(|e| e.to_string())?;
+    budget::reserve(bytes.saturating_add(overhead))?;
     let mut values = StringsBuilder::with_capacity(array.values.len(), bytes);
     for value in &array.values {
         let no_text = || format!("a value of type {} is not text", value.type_name());
@@ -218,7 +220,7 @@ fn texts(array: &NodeArray<'_>, shape: Shape, spec: &TensorSpec) -> Made<Tensor>
             false => values.push(value.text().ok_or_else(no_text)?),
         }
     }
-    Tensor::from_strings(shape, values).map_err(|error| error.to_string())
+    Ok(Tensor::from_strings(shape, values)?)
 }
 
 fn text_of_number(value: &Node<'_>, texts: NumberTexts) -> Option<String> {

@@ -79,6 +79,25 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// The memory that a copy takes besides the node itself.
+    pub(super) fn bytes_of_copy(&self) -> usize {
+        match self {
+            Node::Text(Cow::Owned(text)) => text.len().saturating_add(ALLOCATION),
+            Node::List(list) => list.iter().fold(ALLOCATION, |bytes, node| {
+                bytes.saturating_add(size_of::<Node>()).saturating_add(node.bytes_of_copy())
+            }),
+            Node::Object(members) => members.iter().fold(ALLOCATION, |bytes, (name, node)| {
+                let own = size_of::<(String, Node)>() + ALLOCATION + name.len();
+                bytes.saturating_add(own).saturating_add(node.bytes_of_copy())
+            }),
+            Node::Null
+            | Node::Bool(_)
+            | Node::Int(_)
+            | Node::Float(_)
+            | Node::Text(Cow::Borrowed(_)) => 0,
+        }
+    }
+
     /// Whether it is neither a list nor an object.
     pub(super) fn is_scalar(&self) -> bool {
         !matches!(self, Node::List(_) | Node::Object(_))

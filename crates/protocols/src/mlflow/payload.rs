@@ -7,6 +7,7 @@ use super::node::Node;
 use super::table::{COLUMN_BYTES, GrowingColumns, Table};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::{limited, quoted};
 
 /// The data of a request.
 #[derive(Debug)]
@@ -44,15 +45,14 @@ pub(super) fn read<'a>(body: &'a [u8], schema: Option<&InputSchema>) -> Result<J
         };
         return Err(fault::invalid_input(format_args!("{REQUIRED}. Received {what}.")));
     };
-    let names: Vec<String> = members.iter().map(|(name, _)| name.clone()).collect();
-    let is_given = |format: &&str| names.iter().any(|name| name == format);
+    let is_given = |format: &&str| members.iter().any(|(name, _)| name == format);
     let given: Vec<&str> = FORMATS.into_iter().filter(is_given).collect();
     let [format] = given[..] else {
-        let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
-        return Err(Error::invalid(format!(
-            "{REQUIRED}. Received dictionary with input fields: [{}].",
-            names.join(", ")
-        )));
+        let names = members.iter().map(|(name, _)| format!("'{}'", quoted(name.as_bytes())));
+        let names = names.collect::<Vec<_>>().join(", ");
+        return Err(Error::invalid(limited(format_args!(
+            "{REQUIRED}. Received dictionary with input fields: [{names}]."
+        ))));
     };
     let params = document.take("params");
     let value = document.take(format).unwrap_or(Node::Null);

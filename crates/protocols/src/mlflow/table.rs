@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::fault;
+use super::fault::{self, Reason};
 use super::node::Node;
 use tensorserve_tensor::budget::{self, ALLOCATION, Meter};
 use tensorserve_tensor::error::Result;
+use tensorserve_tensor::names::quoted;
 
 /// What a column takes besides its values: its name, and its places in lists and in maps of names.
 pub(super) const COLUMN_BYTES: usize = 320;
@@ -37,7 +38,7 @@ impl ColumnName {
     /// As Python shows it.
     pub(super) fn shown(&self) -> String {
         match self {
-            ColumnName::Text(name) => format!("'{name}'"),
+            ColumnName::Text(name) => format!("'{}'", quoted(name.as_bytes())),
             ColumnName::Place(place) => place.to_string(),
         }
     }
@@ -48,10 +49,10 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// The two lengths that differ.
-    pub(super) fn of_columns(columns: Vec<(ColumnName, Vec<Node<'a>>)>) -> Result<Self, String> {
+    pub(super) fn of_columns(columns: Vec<(ColumnName, Vec<Node<'a>>)>) -> Result<Self, Reason> {
         let rows = columns.first().map_or(0, |(_, values)| values.len());
         if columns.iter().any(|(_, values)| values.len() != rows) {
-            return Err("All arrays must be of the same length".to_owned());
+            return Err("All arrays must be of the same length".to_owned().into());
         }
         let columns = columns.into_iter().map(|(name, values)| TableColumn { name, values });
         Ok(Table { columns: columns.collect(), rows })
@@ -64,18 +65,20 @@ impl<'a> Table<'a> {
     pub(super) fn of_rows(
         rows: Vec<Vec<Node<'a>>>,
         names: Option<Vec<ColumnName>>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Reason> {
         let width = rows.iter().map(Vec::len).max();
         let names = match (names, width) {
             (Some(names), Some(width)) if names.len() != width => {
                 let count = names.len();
-                return Err(format!("{count} columns passed, passed data had {width} columns"));
+                return Err(
+                    format!("{count} columns passed, passed data had {width} columns").into()
+                );
             }
             (Some(names), _) => names,
             (None, width) => (0..width.unwrap_or(0)).map(ColumnName::Place).collect(),
         };
         if let Some(twice) = repeated(&names) {
-            return Err(format!("the column {} is there twice", twice.shown()));
+            return Err(format!("the column {} is there twice", twice.shown()).into());
         }
         let mut columns = empty_columns(names.len(), rows.len())?;
         for row in rows {
@@ -88,7 +91,7 @@ impl<'a> Table<'a> {
     }
 
     /// A table of rows of `width` values each.
-    pub(super) fn of_matrix(values: Vec<Node<'a>>, width: usize) -> Result<Self, String> {
+    pub(super) fn of_matrix(values: Vec<Node<'a>>, width: usize) -> Result<Self, Reason> {
         let mut columns = empty_columns(width, values.len().checked_div(width).unwrap_or(0))?;
         let mut values = values.into_iter();
         while values.len() > 0 {
@@ -114,7 +117,8 @@ impl<'a> Table<'a> {
         let has_data = members.iter().any(|(name, _)| name == "data");
         let mut names = members.iter().map(|(name, _)| name.as_str());
         if !has_data || !names.all(|name| matches!(name, "columns" | "data" | "index")) {
-            let names: Vec<String> = members.iter().map(|(name, _)| format!("'{name}'")).collect();
+            let names = members.iter().map(|(name, _)| format!("'{}'", quoted(name.as_bytes())));
+            let names: Vec<String> = names.collect();
             return Err(fault::invalid_input(format_args!(
                 "Dataframe split format must have 'data' field and optionally 'columns' and 'index' \
                  fields. Got {{{}}}.'",
@@ -124,10 +128,12 @@ impl<'a> Table<'a> {
         let (names, index) = (value.take("columns"), value.take("index"));
         let data = value.take("data").unwrap_or(Node::Null);
         Table::from_split(data, names, index.as_ref()).map_err(|reason| {
-            fault::invalid_input(format_args!(
+            reason.into_error(|why| {
+                fault::invalid_input(format_args!(
                 "Provided dataframe_split field is not a valid dataframe representation in 'split' \
-                 format. Error: '{reason}'"
-            ))
+                 format. Error: '{why}'"
+                ))
+            })
         })
     }
 
@@ -135,23 +141,25 @@ impl<'a> Table<'a> {
         data: Node<'a>,
         names: Option<Node<'a>>,
         index: Option<&Node<'a>>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Reason> {
         let Node::List(list) = data else {
-            return Err(format!("data is of type {} and not a list", data.type_name()));
+            return Err(format!("data is of type {} and not a list", data.type_name()).into());
         };
         match index {
             None | Some(Node::Null) => {}
             Some(Node::List(index)) if index.len() == list.len() => {}
             Some(Node::List(index)) => {
                 let (rows, count) = (list.len(), index.len());
-                return Err(format!("the data has {rows} rows, and the index has {count} labels"));
+                return Err(
+                    format!("the data has {rows} rows, and the index has {count} labels").into()
+                );
             }
-            Some(other) => return Err(format!("index is of type {}", other.type_name())),
+            Some(other) => return Err(format!("index is of type {}", other.type_name()).into()),
         }
         let names = match names {
             None | Some(Node::Null) => None,
             Some(Node::List(names)) => Some(column_names(&names)?),
-            Some(other) => return Err(format!("columns is of type {}", other.type_name())),
+            Some(other) => return Err(format!("columns is of type {}", other.type_name()).into()),
         };
         Table::of_rows(rows_of(list)?, names)
     }
@@ -165,15 +173,17 @@ impl<'a> Table<'a> {
             )));
         };
         Table::from_records(list).map_err(|reason| {
-            fault::invalid_input(format_args!(
-                "Provided dataframe_records field is not a valid dataframe representation in \
-                 'records' format. Error: '{reason}'"
-            ))
+            reason.into_error(|why| {
+                fault::invalid_input(format_args!(
+                    "Provided dataframe_records field is not a valid dataframe representation in \
+                 'records' format. Error: '{why}'"
+                ))
+            })
         })
     }
 
     /// A table of objects, or of rows. A member that an object does not have is a missing value.
-    pub(super) fn from_records(list: Vec<Node<'a>>) -> Result<Self, String> {
+    pub(super) fn from_records(list: Vec<Node<'a>>) -> Result<Self, Reason> {
         if !list.iter().any(|record| matches!(record, Node::Object(_))) {
             return Table::of_rows(rows_of(list)?, None);
         }
@@ -181,16 +191,18 @@ impl<'a> Table<'a> {
         let mut columns = GrowingColumns::default();
         for (row, record) in list.into_iter().enumerate() {
             let Node::Object(members) = record else {
-                return Err(format!("record {row} is of type {} and not dict", record.type_name()));
+                return Err(
+                    format!("record {row} is of type {} and not dict", record.type_name()).into()
+                );
             };
             for (name, value) in members {
-                let at = columns.place(name).map_err(|error| error.to_string())?;
-                columns.fill(at, row).map_err(|error| error.to_string())?;
-                columns.push(at, value).map_err(|error| error.to_string())?;
+                let at = columns.place(name)?;
+                columns.fill(at, row)?;
+                columns.push(at, value)?;
             }
         }
         for at in 0..columns.columns.len() {
-            columns.fill(at, rows).map_err(|error| error.to_string())?;
+            columns.fill(at, rows)?;
         }
         let named = columns.columns.into_iter();
         Table::of_columns(named.map(|(name, values)| (ColumnName::Text(name), values)).collect())
@@ -212,7 +224,8 @@ impl<'a> GrowingColumns<'a> {
             return Ok(*place);
         }
         let place = self.columns.len();
-        self.meter.add(COLUMN_BYTES.saturating_add(name.len()))?;
+        // In both lists.
+        self.meter.add(COLUMN_BYTES.saturating_add(name.len().saturating_mul(2)))?;
         self.places.insert(name.clone(), place);
         self.columns.push((name, Vec::new()));
         Ok(place)
@@ -238,21 +251,21 @@ impl<'a> GrowingColumns<'a> {
 }
 
 /// Columns with room for `rows` values each.
-fn empty_columns<'a>(count: usize, rows: usize) -> Result<Vec<Vec<Node<'a>>>, String> {
+fn empty_columns<'a>(count: usize, rows: usize) -> Result<Vec<Vec<Node<'a>>>, Reason> {
     reserve_values(rows.saturating_mul(count))?;
     let bytes = count.saturating_mul(COLUMN_BYTES);
-    budget::reserve(bytes).map_err(|error| error.to_string())?;
+    budget::reserve(bytes)?;
     let mut columns = Vec::with_capacity(count);
     columns.resize_with(count, || Vec::with_capacity(rows));
     Ok(columns)
 }
 
 /// Rows: lists, or single values.
-fn rows_of(list: Vec<Node<'_>>) -> Result<Vec<Vec<Node<'_>>>, String> {
+fn rows_of(list: Vec<Node<'_>>) -> Result<Vec<Vec<Node<'_>>>, Reason> {
     let singles = list.iter().filter(|row| row.list().is_none()).count();
     let bytes = singles.saturating_mul(size_of::<Node>() + ALLOCATION);
     let bytes = bytes.saturating_add(list.len().saturating_mul(size_of::<Vec<Node>>()));
-    budget::reserve(bytes).map_err(|error| error.to_string())?;
+    budget::reserve(bytes)?;
     Ok(list.into_iter().map(into_row).collect())
 }
 
@@ -263,8 +276,8 @@ fn repeated(names: &[ColumnName]) -> Option<&ColumnName> {
 }
 
 /// Reserves memory for so many values.
-pub(super) fn reserve_values(count: usize) -> Result<(), String> {
-    budget::reserve(count.saturating_mul(size_of::<Node>())).map_err(|error| error.to_string())
+pub(super) fn reserve_values(count: usize) -> Result<()> {
+    budget::reserve(count.saturating_mul(size_of::<Node>()))
 }
 
 fn typed(value: &Node<'_>, known: &str) -> String {
@@ -274,12 +287,13 @@ fn typed(value: &Node<'_>, known: &str) -> String {
     }
 }
 
-fn column_names(names: &[Node<'_>]) -> Result<Vec<ColumnName>, String> {
+fn column_names(names: &[Node<'_>]) -> Result<Vec<ColumnName>, Reason> {
     let bytes = names.iter().filter_map(Node::text).map(<[u8]>::len).sum::<usize>();
     // The name itself, in maps of names, and in the text of an error.
     let bytes = bytes.saturating_mul(3).saturating_add(names.len().saturating_mul(COLUMN_BYTES));
-    budget::reserve(bytes).map_err(|error| error.to_string())?;
-    names.iter().enumerate().map(|(place, node)| column_name(place, node)).collect()
+    budget::reserve(bytes)?;
+    let named = names.iter().enumerate().map(|(place, node)| column_name(place, node));
+    Ok(named.collect::<Result<_, String>>()?)
 }
 
 /// The name of column number `place`.

@@ -1,10 +1,14 @@
 //! Payloads against signatures, without a server.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::enforce::{ModelData, NodeArray, enforce};
 use super::*;
 use tensorserve_mlflow::schema::ModelSignature;
+use tensorserve_tensor::budget::MemoryBudget;
+use tensorserve_tensor::{DType, Signature, TensorSpec};
 
 /// The model file of a scikit-learn model with these inputs and parameters.
 fn model(inputs: &str, params: &str) -> MlflowModel {
@@ -231,4 +235,43 @@ fn content_types_are_checked() {
         body_type("application/json; format=pandas-split").is_err_and(|e| e.contains("format"))
     );
     assert!(body_type("").is_err_and(|error| error.contains("Got ''")));
+}
+
+/// The statuses of a request with every size of the memory for requests, from too little for it to enough.
+fn statuses(format: BodyType, body: &str) -> BTreeSet<u16> {
+    let inputs = r#"[{"type": "double", "name": "a"}, {"type": "string", "name": "b"}]"#;
+    let model = model(inputs, "[]");
+    let column = |name, dtype| TensorSpec::new(name, dtype, &[-1]);
+    let columns = vec![column("a", DType::Double), column("b", DType::String)];
+    let declared = Signature::only(columns, Vec::new());
+    let answer = || {
+        let (payload, kind, _) = read(format, body.as_bytes(), &model)?;
+        let data = enforce(payload, model.signature.inputs.as_ref(), kind)?;
+        inputs::tensors(data, &declared, 1 << 20)
+    };
+    let sizes = (1..400).map(|step| step * (4 << 10));
+    let budgets = sizes.filter_map(|size| MemoryBudget::new(size).request().ok());
+    let answers = budgets.map(|budget| budget.enter(answer));
+    answers.map(|answer| answer.map_or_else(|error| fault::reply(error).status, |_| 200)).collect()
+}
+
+#[test]
+fn what_takes_too_much_memory_has_the_status_that_it_has_elsewhere() {
+    let many = |part: &str| vec![part; 2000].join(", ");
+    let records = many(r#"{"a": 1, "b": "\n"}"#);
+    let rows = many(r#"[1, "\n"]"#);
+    let (numbers, texts) = (many("1"), many(r#""x""#));
+    let split = format!(r#"{{"columns": ["a", "b"], "data": [{rows}]}}"#);
+    for (format, body) in [
+        (BodyType::Json, format!(r#"{{"dataframe_records": [{records}]}}"#)),
+        (BodyType::Json, format!(r#"{{"dataframe_split": {split}}}"#)),
+        (BodyType::Json, format!(r#"{{"instances": [{records}]}}"#)),
+        (BodyType::Json, format!(r#"{{"inputs": [{records}]}}"#)),
+        (BodyType::Json, format!(r#"{{"inputs": {{"a": [{numbers}], "b": [{texts}]}}}}"#)),
+        (BodyType::Json, format!(r#"{{"inputs": {{"a": [{numbers}], "b": "\n"}}}}"#)),
+        (BodyType::Csv, format!("a,b\n{}", "1,x\n".repeat(2000))),
+    ] {
+        let found = statuses(format, &body);
+        assert_eq!(found, BTreeSet::from([200, 413]), "{}", &body[..60]);
+    }
 }

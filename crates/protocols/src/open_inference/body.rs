@@ -18,6 +18,7 @@ use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, TensorReader};
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::quoted;
 use tensorserve_tensor::{DType, Shape, Tensor, budget};
 
 /// The header with the number of bytes of the document; all others are raw.
@@ -452,7 +453,7 @@ impl DocumentReader<'_> {
         while more {
             let name = cursor.name().map_err(syntax)?;
             if matches!(cursor.peek(), b'{' | b'[' | b'n') && &*name != b"headers" {
-                let name = format!("the parameter {:?}", String::from_utf8_lossy(&name));
+                let name = format!("the parameter {:?}", quoted(&name));
                 return Err(self.wrong(cursor, &name, "a string, a number or a Boolean"));
             }
             if !read(self, &name, cursor)? {

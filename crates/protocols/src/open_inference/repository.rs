@@ -5,18 +5,24 @@
 //!
 //! Source: Triton's `extension_model_repository.md`.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::de::IgnoredAny;
 
 use super::describe::ready_version;
 use super::request::NamedModel;
 use tensorserve_core::engine::{ChangeRequest, Engine, Unresolved, VersionState, VersionStatus};
+use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The longest time that a client waits for a load, which continues after that.
 const LOAD_TIME: Duration = Duration::from_secs(600);
+
+/// The names of members take at most so many times the bytes of a body.
+const MEMBERS_GROWTH: usize = 16;
 
 /// A version in the index.
 pub(super) struct IndexEntry {
@@ -75,7 +81,7 @@ pub(super) fn read_index(body: &[u8]) -> Result<bool> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ChangeBody {
-    parameters: Option<Map<String, Value>>,
+    parameters: Option<BTreeMap<String, IgnoredAny>>,
 }
 
 /// Reads the body of a load.
@@ -110,10 +116,14 @@ fn read<T: for<'d> Deserialize<'d> + Default>(body: &[u8], form: &str) -> Result
     if body.is_empty() {
         return Ok(T::default());
     }
-    // First as an object, because serde would also accept a list.
-    let members: serde_json::Result<Map<String, Value>> = serde_json::from_slice(body);
-    let read = members.and_then(|members| serde_json::from_value(members.into()));
-    read.map_err(|error| Error::invalid(format!("the body is not of the form {form}: {error}")))
+    let wrong =
+        |why: &dyn Display| Error::invalid(format!("the body is not of the form {form}: {why}"));
+    // serde would also accept a list.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(wrong(&"it is not an object"));
+    }
+    budget::reserve(body.len().saturating_mul(MEMBERS_GROWTH))?;
+    serde_json::from_slice(body).map_err(|error| wrong(&error))
 }
 
 /// Loads a model that was unloaded. Nothing changes for one that is served.

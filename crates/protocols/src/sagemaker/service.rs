@@ -73,7 +73,7 @@ impl SagemakerApi {
         let mut invocation = of_service(&request.head, &endpoint);
         invocation.accept = request.head.header("x-amzn-sagemaker-accept");
         let reply = self.invoke(&invocation, body, request.start).await;
-        if reply.status == 200 { invoked(in_events(reply)) } else { model_error(reply) }
+        if reply.status == 200 { in_events(reply) } else { model_error(reply) }
     }
 }
 
@@ -101,12 +101,19 @@ pub(super) fn model_of(archive: &str) -> &str {
     archive.strip_suffix(".tar.gz").unwrap_or(archive)
 }
 
-/// The response as the events that clients of a stream expect.
+/// The response as the events that clients of a stream expect, or the error that there is no memory for them.
 fn in_events(mut reply: Reply) -> Reply {
+    let events = match event_stream::payload_parts(&reply.body) {
+        Ok(events) => events,
+        Err(error) => {
+            let status = error.http_status();
+            return model_error(Reply::error(error, status));
+        }
+    };
     let name =
         std::mem::replace(&mut reply.content_type, "application/vnd.amazon.eventstream".into());
-    reply.body = event_stream::payload_parts(&reply.body).into();
-    reply.with_header("x-amzn-sagemaker-content-type", name)
+    reply.body = events.into();
+    invoked(reply.with_header("x-amzn-sagemaker-content-type", name))
 }
 
 /// The error response of a container in the service's format.

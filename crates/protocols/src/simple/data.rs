@@ -11,7 +11,7 @@ use tensorserve_codec::json::read::{ReadOptions, TensorReadError as Fault, Tenso
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::InputStyle;
 use tensorserve_tensor::error::{Code, Error};
-use tensorserve_tensor::names::{InputName, shown};
+use tensorserve_tensor::names::{InputName, quoted, shown};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
@@ -115,7 +115,7 @@ struct OtherMembers {
 
 impl OtherMembers {
     fn note(&mut self, name: &[u8], at: usize) {
-        let text = || String::from_utf8_lossy(name).into_owned();
+        let text = || quoted(name);
         self.first.get_or_insert_with(text);
         match name {
             b"data" => self.data = Some(at),

@@ -23,6 +23,7 @@ use tensorserve_proto::tensorflow::features::Entry;
 use tensorserve_proto::{BytesList, Example, Feature, Features, FloatList, Int64List};
 use tensorserve_tensor::budget::Meter;
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::quoted;
 use tensorserve_tensor::{STRING_OVERHEAD, Tensor};
 
 /// A decoded body.
@@ -147,14 +148,15 @@ impl<'b> ExampleReader<'b> {
                 let list = bytes_list(name, kind)?;
                 let text = self.cursor.string().map_err(fault::syntax)?;
                 self.take(STRING_OVERHEAD + text.len())?;
-                list.push(text.into_owned().into());
+                self.meter.push(list, text.into_owned().into())?;
             }
             b'{' if is_base64_object(&self.cursor).map_err(fault::syntax)? => {
                 let list = bytes_list(name, kind)?;
-                list.push(self.base64()?);
+                let bytes = self.base64()?;
+                self.meter.push(list, bytes)?;
             }
             b'n' | b'[' | b'{' => {
-                let (name, kind) = (String::from_utf8_lossy(name), self.kind());
+                let (name, kind) = (quoted(name), self.kind());
                 return Err(Error::invalid(format!(
                     "Feature: {name} has element with unexpected JSON type: {kind}"
                 )));
@@ -180,7 +182,7 @@ impl<'b> ExampleReader<'b> {
             Number::Unsigned(n) => {
                 let list = int64_list(name, kind)?;
                 let Ok(n) = i64::try_from(n) else {
-                    let name = String::from_utf8_lossy(name);
+                    let name = quoted(name);
                     return Err(Error::invalid(format!(
                         "Feature: {name} has uint64_t element. Only int64_t is supported."
                     )));
@@ -253,7 +255,7 @@ fn int64_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec
 }
 
 fn mixed(name: &[u8], expected: &str) -> Error {
-    let name = String::from_utf8_lossy(name);
+    let name = quoted(name);
     Error::invalid(format!("Unexpected element type in feature: {name} expecting type: {expected}"))
 }
 

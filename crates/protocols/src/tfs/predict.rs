@@ -17,7 +17,7 @@ use tensorserve_codec::json::read::{
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::names::{InputName, shown};
+use tensorserve_tensor::names::{InputName, quoted, shown};
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The members of a body that are read.
@@ -334,7 +334,7 @@ impl<'s> NamedRows<'s> {
                 }
                 InputName::Unused => cursor.skip_value()?,
                 InputName::Ignored | InputName::Unknown => {
-                    let key = String::from_utf8_lossy(&name).into_owned();
+                    let key = quoted(&name);
                     return Err(RowsFault::UnknownInput { row, key });
                 }
             }
@@ -510,7 +510,7 @@ fn read_columns(
             },
             InputName::Unused | InputName::Ignored => cursor.skip_value()?,
             InputName::Unknown => {
-                let key = String::from_utf8_lossy(&name).into_owned();
+                let key = quoted(&name);
                 return Err(ColumnsFault::Unknown { key });
             }
         }

@@ -7,7 +7,8 @@
 //! The crate has panicked on corrupt files, and some conversions of its record API are
 //! unimplemented and panic, too. Every call of it is therefore wrapped in [`catch_unwind`], and a
 //! panic becomes an error, after which the file is not read further. What cannot be caught, an
-//! overflow of the stack or of memory, is prevented by the checks of [`footer`] and of [`pages`].
+//! overflow of the stack or of memory, is prevented by the checks of [`footer`], of [`pages`] and of
+//! [`rows`](mod@rows).
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,7 @@ mod file;
 mod footer;
 mod json;
 mod pages;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -78,9 +80,10 @@ impl ParquetRows {
             })?;
             check_compression(reader.metadata())?;
             pages::check(&file, reader.metadata())?;
+            let batch = rows::check(&reader, max_record_bytes)?;
             let schema = reader.metadata().file_metadata().schema_descr_ptr();
             let projection = columns.map(|names| selected(schema.root_schema(), names));
-            let rows = RowIter::from_file_into(Box::new(reader));
+            let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(batch);
             match projection.transpose()? {
                 None => Ok(rows),
                 Some(projection) => rows.project(Some(projection)).map_err(|error| {

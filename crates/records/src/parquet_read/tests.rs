@@ -3,7 +3,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use parquet::data_type::{
     BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type,
 };
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
@@ -271,4 +271,63 @@ fn a_row_has_at_most_the_bytes_of_a_record() {
     assert!(error.message().contains("--max-record-mb"), "{error}");
     let mut rows = ParquetRows::open(stored(&file), None, 2000).unwrap();
     assert_eq!(rows.next_chunk(9, 1 << 20).unwrap().unwrap().records.len(), 3);
+}
+
+/// A file of one row: a list of `count` equal texts of `length` bytes, which are in a dictionary once.
+fn list_of_texts(length: usize, count: usize) -> Vec<u8> {
+    let schema = "message m { required group x (LIST) { repeated group list { required binary element (UTF8); } } }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(Default::default()))
+        .set_dictionary_page_size_limit(usize::MAX)
+        .set_write_batch_size(usize::MAX)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties.into()).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    let mut column = rows.next_column().unwrap().unwrap();
+    let texts = vec![ByteArray::from(vec![b'a'; length]); count];
+    let repetitions: Vec<i16> = (0..count).map(|index| i16::from(index > 0)).collect();
+    let typed = column.typed::<ByteArrayType>();
+    typed.write_batch(&texts, Some(&vec![1; count]), Some(&repetitions)).unwrap();
+    column.close().unwrap();
+    rows.close().unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn a_text_of_a_dictionary_counts_wherever_a_row_has_it() {
+    // 100 KB in the file's dictionary, 2000 times in its row: 200 MB.
+    let file = list_of_texts(100_000, 2000);
+    assert!(file.len() < 4000, "{}", file.len());
+    let error = ParquetRows::open(stored(&file), None, 1 << 20).err().expect("too large");
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("column x.list.element has 2000 values"), "{error}");
+    assert!(error.message().contains("texts of 100000 bytes"), "{error}");
+    // Fewer fit.
+    let file = list_of_texts(1000, 50);
+    let mut rows = ParquetRows::open(stored(&file), None, 1 << 20).unwrap();
+    assert_eq!(rows.next_chunk(1, 1).unwrap().unwrap().records.len(), 1);
+}
+
+#[test]
+fn a_list_of_many_values_is_refused_before_it_is_read() {
+    // 20 million texts without bytes, of which the file has a few runs: 1 GB as values of the crate.
+    let file = list_of_texts(0, 20_000_000);
+    assert!(file.len() < 4000, "{}", file.len());
+    let error = ParquetRows::open(stored(&file), None, 6 << 20).err().expect("too large");
+    assert!(error.message().contains("has 20000000 values"), "{error}");
+}
+
+#[test]
+fn a_dictionary_declares_no_more_values_than_it_has_bytes() {
+    let mut file = list_of_texts(10, 3);
+    // The header of the dictionary: field 7, a structure whose field 1 is the number of values.
+    let at = file.windows(3).position(|bytes| bytes == [0x4c, 0x15, 2]).unwrap();
+    let reader = SerializedFileReader::new(stored(&file)).unwrap();
+    assert_eq!(reader.metadata().row_group(0).column(0).dictionary_page_offset(), Some(4));
+    // One byte more would move the pages: 63 is the most that fits.
+    file[at + 2] = 126;
+    let error = ParquetRows::open(stored(&file), None, 1 << 20).err().expect("damaged");
+    assert_eq!(error.code(), Code::DataLoss);
 }

@@ -397,6 +397,16 @@ fn files_of_every_layout_hold_the_same() {
     }
 }
 
+#[test]
+fn texts_count_wherever_a_column_has_them() {
+    // 200 texts of a million letters, of which the file has one: a model would have 200 MB.
+    let folder = test_data("platforms/spark/parquet");
+    let bytes = fs::read(folder.join("long_texts.parquet")).expect("a file");
+    assert!(bytes.len() < 1000, "{}", bytes.len());
+    let error = ParquetColumns::read(&bytes).expect_err("too large");
+    assert!(error.message().contains("more values than a model may have"), "{error}");
+}
+
 /// The only data file of a model.
 fn data_file(folder: &str) -> Vec<u8> {
     let file = part_files(&test_data(folder).join(DATA), DATA_ENDING).remove(0);

@@ -1,4 +1,5 @@
-"""Makes the Parquet files of this folder with pyarrow 26: the same row, laid out in different ways."""
+"""Makes the Parquet files of this folder with pyarrow 26: the same row, laid out in different ways;
+and one whose text takes far more than the file."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,3 +47,14 @@ for version in ("1.0", "2.0"):
                 write_batch_size=64,
             )
 pq.write_table(table, "gzip.parquet", compression="gzip")
+
+# A dictionary of one long text, which 200 rows have.
+pq.write_table(
+    pa.table({"text": ["a" * 1_000_000] * 200}),
+    "long_texts.parquet",
+    compression="zstd",
+    compression_level=19,
+    write_statistics=False,
+    dictionary_pagesize_limit=1 << 30,
+    store_schema=False,
+)
