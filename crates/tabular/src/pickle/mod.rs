@@ -16,7 +16,7 @@
 //! Code that walks the values must bound the depth.
 #![allow(clippy::wildcard_enum_match_arm)] // Accessors take one variant, and ignore all others.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -116,16 +116,12 @@ pub fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
         return skops::read(bytes, max_bytes);
     }
     let bytes = uncompressed(bytes, max_bytes)?;
-    if bytes.len() > max_bytes {
-        return Err(too_large(max_bytes));
-    }
     let length = bytes.len();
     let (nodes, root) = unpickler::run(Bytes::from(bytes))?;
     Ok(Pickle { nodes, root, bytes: length })
 }
 
-fn too_large(max_bytes: usize) -> Error {
-    let message = format!("the pickle has more than {max_bytes} bytes");
+fn exhausted(message: String) -> Error {
     Error::new(Code::ResourceExhausted, message)
 }
 
@@ -164,49 +160,94 @@ fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
             format!("the file is {what}; save the model again with pickle.dump or joblib.dump");
         return Err(Error::new(Code::Unimplemented, message));
     }
-    if bytes.starts_with(&GZIP_MAGIC) {
-        return decompress(MultiGzDecoder::new(&*bytes), max_bytes);
+    if let Some(packed) = decoder(&bytes)? {
+        return unpack(&bytes, packed, max_bytes);
     }
-    if bytes.starts_with(LZ4_MAGIC) {
-        return decompress(FrameDecoder::new(&*bytes), max_bytes);
+    match bytes.len() > max_bytes {
+        true => Err(exhausted(format!("the pickle has more than {max_bytes} bytes"))),
+        false => Ok(bytes),
     }
-    if bytes.starts_with(ZSTD_MAGIC) {
-        let damaged = |e: std::io::Error| {
-            let message = format!("the compressed pickle is damaged: {e}");
-            Error::new(Code::DataLoss, message).with_source(e)
-        };
-        let mut decoder = ZstdDecoder::with_buffer(&*bytes).map_err(damaged)?;
-        decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(damaged)?;
-        return decompress(decoder, max_bytes);
-    }
-    if bytes.starts_with(BZIP2_MAGIC) {
-        return decompress(MultiBzDecoder::new(&*bytes), max_bytes);
-    }
-    if bytes.starts_with(XZ_MAGIC) {
-        return decompress(XzReader::new_mem_limit(&*bytes, true, LZMA_MEMORY_KIB), max_bytes);
-    }
-    if bytes.starts_with(LZMA_MAGIC) {
-        let reader = LzmaReader::new_mem_limit(&*bytes, LZMA_MEMORY_KIB, None);
-        let reader = reader.map_err(|e| {
-            let message = format!("the compressed pickle is damaged: {e}");
-            Error::new(Code::DataLoss, message).with_source(e)
-        })?;
-        return decompress(reader, max_bytes);
-    }
-    if bytes.starts_with(&[ZLIB_START]) {
-        return decompress(ZlibDecoder::new(&*bytes), max_bytes);
-    }
-    Ok(bytes)
 }
 
-/// The bytes of a stream, one more than `max_bytes` at most.
-fn decompress(packed: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
-    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    packed.take(limit).read_to_end(&mut bytes).map_err(|e| {
-        Error::new(Code::DataLoss, format!("the compressed pickle is damaged: {e}")).with_source(e)
+/// What `packed` uncompresses of `bytes`, once it is known to be no more than `max_bytes`.
+fn unpack(bytes: &[u8], mut packed: Box<dyn Read + '_>, max_bytes: usize) -> Result<Vec<u8>> {
+    let mut start = Vec::new();
+    read_within(&mut packed, UNCOUNTED.min(max_bytes), |piece| start.extend_from_slice(piece))?;
+    if start.len() < UNCOUNTED.min(max_bytes) {
+        return Ok(start);
+    }
+    // A few KB can become gigabytes: they are counted before they are kept.
+    let mut length = start.len();
+    let most = max_bytes.saturating_sub(length).saturating_add(1);
+    read_within(&mut packed, most, |piece| length = length.saturating_add(piece.len()))?;
+    if length > max_bytes {
+        let compressed = bytes.len();
+        return Err(exhausted(format!(
+            "the pickle, which is compressed to {compressed} bytes, has more than {max_bytes} bytes when it is \
+             uncompressed: that is the limit"
+        )));
+    }
+    let mut whole = Vec::new();
+    whole.try_reserve_exact(length).map_err(|e| {
+        let message =
+            format!("there is no memory for the {length} bytes of the uncompressed pickle");
+        exhausted(message).with_source(e)
     })?;
-    Ok(bytes)
+    drop(start);
+    if let Some(mut packed) = decoder(bytes)? {
+        read_within(&mut packed, length, |piece| whole.extend_from_slice(piece))?;
+    }
+    Ok(whole)
+}
+
+/// What is uncompressed without being counted first, in bytes.
+const UNCOUNTED: usize = 16 << 20;
+
+/// Reads `bytes` uncompressed; `None` if they are not compressed.
+fn decoder(bytes: &[u8]) -> Result<Option<Box<dyn Read + '_>>> {
+    let decoder: Box<dyn Read + '_> = match () {
+        () if bytes.starts_with(&GZIP_MAGIC) => Box::new(MultiGzDecoder::new(bytes)),
+        () if bytes.starts_with(LZ4_MAGIC) => Box::new(FrameDecoder::new(bytes)),
+        () if bytes.starts_with(ZSTD_MAGIC) => {
+            let mut decoder = ZstdDecoder::with_buffer(bytes).map_err(damaged)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(damaged)?;
+            Box::new(decoder)
+        }
+        () if bytes.starts_with(BZIP2_MAGIC) => Box::new(MultiBzDecoder::new(bytes)),
+        () if bytes.starts_with(XZ_MAGIC) => {
+            Box::new(XzReader::new_mem_limit(bytes, true, LZMA_MEMORY_KIB))
+        }
+        () if bytes.starts_with(LZMA_MAGIC) => {
+            let reader = LzmaReader::new_mem_limit(bytes, LZMA_MEMORY_KIB, None);
+            Box::new(reader.map_err(damaged)?)
+        }
+        () if bytes.starts_with(&[ZLIB_START]) => Box::new(ZlibDecoder::new(bytes)),
+        () => return Ok(None),
+    };
+    Ok(Some(decoder))
+}
+
+fn damaged(error: std::io::Error) -> Error {
+    let message = format!("the compressed pickle is damaged: {error}");
+    Error::new(Code::DataLoss, message).with_source(error)
+}
+
+/// Passes the next bytes of a stream on in pieces, `most` at most.
+fn read_within(packed: &mut dyn Read, most: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    let mut left = most;
+    while left > 0 {
+        let wanted = piece.len().min(left);
+        let read = match packed.read(piece.get_mut(..wanted).unwrap_or_default()) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(damaged(error)),
+        };
+        take(piece.get(..read).unwrap_or_default());
+        left = left.saturating_sub(read);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -264,3 +264,31 @@ fn a_few_bytes_do_not_make_much() {
     let error = read(packed, 1 << 10).expect_err("too much");
     assert_eq!(error.code(), Code::ResourceExhausted);
 }
+
+#[test]
+fn a_few_kilobytes_that_become_too_many_are_refused_for_that_reason() {
+    let zeros = vec![0; 17 << 20];
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    std::io::Write::write_all(&mut lz4, &zeros).expect("compressed");
+    let mut bombs = vec![
+        ("zstd", zstd::encode_all(&*zeros, 3).expect("compressed")),
+        ("lz4", lz4.finish().expect("compressed")),
+    ];
+    for kind in ["zlib", "gzip", "bz2", "xz", "lzma"] {
+        let file = test_data("platforms/pickle_bombs").join(kind);
+        bombs.push((kind, fs::read(file).expect("a file")));
+    }
+    for (kind, bomb) in bombs {
+        let compressed = bomb.len();
+        assert!(compressed < 100_000, "{kind}: {compressed}");
+        for most in [1000, 17 << 20] {
+            let error = read(bomb.clone(), most - 1).expect_err(kind);
+            assert_eq!(error.code(), Code::ResourceExhausted, "{kind}: {error}");
+            let why = format!("has more than {} bytes when it is uncompressed", most - 1);
+            assert!(error.message().contains(&why), "{kind}: {error}");
+        }
+        // Within the limit its content counts.
+        let error = read(bomb, 17 << 20).expect_err(kind);
+        assert_eq!(error.code(), Code::DataLoss, "{kind}: {error}");
+    }
+}
