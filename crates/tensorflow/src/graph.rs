@@ -103,6 +103,11 @@ impl<'a> Graph<'a> {
         called: &mut HashSet<&'a str>,
         bodies: &mut Vec<&'a str>,
     ) {
+        bodies.extend(self.called_by(node).filter(|name| called.insert(name)));
+    }
+
+    /// The functions of the graph that a node calls.
+    fn called_by(&self, node: &'a NodeDef) -> impl Iterator<Item = &'a str> {
         let by_attribute = node.attr.values().filter_map(|attr| attr.value.as_ref());
         let by_attribute = by_attribute.flat_map(|value| match value {
             Value::Func(function) => std::slice::from_ref(function),
@@ -115,11 +120,40 @@ impl<'a> Graph<'a> {
             | Value::Tensor(_) => &[],
         });
         let names = by_attribute.map(|function| function.name.as_str()).chain([node.op.as_str()]);
-        for name in names {
-            if self.functions.contains_key(name) && called.insert(name) {
-                bodies.push(name);
+        names.filter(|name| self.functions.contains_key(name))
+    }
+
+    /// Whether a function on which the tensors `outputs` depend calls itself, also through others.
+    pub(super) fn is_recursive<'b>(&self, outputs: impl Iterator<Item = &'b str>) -> bool {
+        let mut calls: HashMap<&'a str, HashSet<&'a str>> = HashMap::new();
+        for PlacedNode { node, function } in self.nodes_of(outputs) {
+            if let Some(caller) = function {
+                calls.entry(caller).or_default().extend(self.called_by(node));
             }
         }
+        let mut callers: HashMap<&str, Vec<&str>> = HashMap::new();
+        let mut left = HashMap::new();
+        for (&caller, callees) in &calls {
+            // Those without a node call nothing.
+            let callees = callees.iter().filter(|callee| calls.contains_key(*callee));
+            left.insert(caller, callees.clone().count());
+            callees.for_each(|callee| callers.entry(callee).or_default().push(caller));
+        }
+        // A function ends if all that it calls do.
+        let mut ending: Vec<&str> =
+            left.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+        let mut ended = 0;
+        while let Some(name) = ending.pop() {
+            ended += 1;
+            for caller in callers.get(name).into_iter().flatten().copied() {
+                let Some(count) = left.get_mut(caller) else { continue };
+                *count -= 1;
+                if *count == 0 {
+                    ending.push(caller);
+                }
+            }
+        }
+        ended < calls.len()
     }
 }
 
@@ -412,6 +446,37 @@ pub(crate) mod tests {
         };
         let behind = Graph::new(&graph).operations_of(["y:0"].into_iter());
         assert_eq!(behind, HashSet::from(["StatefulPartitionedCall", "DecodeBase64"]));
+    }
+
+    #[test]
+    fn functions_that_call_themselves_are_recursive() {
+        let recursive = |functions: Vec<FunctionDef>| {
+            let library = Some(FunctionDefLibrary { function: functions });
+            let graph = GraphDef { node: vec![call("y", "a", &[])], library };
+            Graph::new(&graph).is_recursive(["y:0"].into_iter())
+        };
+        let calls = |name, callees: &[&str]| {
+            function(name, callees.iter().map(|callee| call(callee, callee, &[])).collect())
+        };
+        let leaf = || function("d", vec![node("x", "Add", &[])]);
+        assert!(!recursive(vec![
+            calls("a", &["b", "c"]),
+            calls("b", &["c", "d"]),
+            calls("c", &["d"]),
+            leaf()
+        ]));
+        assert!(!recursive(vec![calls("a", &["b"]), calls("b", &[]), calls("e", &["e"])]));
+        assert!(recursive(vec![calls("a", &["a"])]));
+        assert!(recursive(vec![
+            calls("a", &["b", "d"]),
+            calls("b", &["c"]),
+            calls("c", &["b"]),
+            leaf()
+        ]));
+        // The name of a function may serve as an operation, and a branch of an If is one.
+        assert!(recursive(vec![function("a", vec![node("x", "a", &[])])]));
+        let branch = NodeDef { op: "If".into(), ..call("x", "a", &[]) };
+        assert!(recursive(vec![function("a", vec![branch])]));
     }
 
     #[test]

@@ -222,12 +222,13 @@ pub(super) fn signatures(
 
 /// Sets what a signature's operations show.
 fn analyze(signature: &mut Signature, graph: &Graph, registry: Option<&OpRegistry>) {
-    let outputs = signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
-    let operations = graph.operations_of(outputs);
+    let outputs = || signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
+    let operations = graph.operations_of(outputs());
+    let is_recursive = graph.is_recursive(outputs());
     signature.read_only = registry.is_some_and(|ops| ops.contains_only_stateless(&operations));
     signature.repeatable = signature.read_only && are_repeatable(&operations);
     signature.exact_shapes = need_exact_shapes(&operations);
-    signature.is_bounded = are_bounded(&operations);
+    signature.is_bounded = !is_recursive && are_bounded(&operations);
     let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));
     signature.takes_images = signature.inputs.len() == 1 && decodes_images;
     if operations.contains("DecodeBase64") {

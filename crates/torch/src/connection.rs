@@ -102,6 +102,7 @@ pub(crate) fn code_of(code: i32) -> Code {
         2 => Code::ResourceExhausted,
         3 => Code::DataLoss,
         4 => Code::Unimplemented,
+        6 => Code::DeadlineExceeded,
         _ => Code::Internal,
     }
 }

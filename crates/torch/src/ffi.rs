@@ -16,17 +16,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use libloading::Library;
 use smallvec::SmallVec;
 
 use super::connection::{self, OpenError, code_of, reason};
 use super::types;
+use tensorserve_platform::RunOptions;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Buffer, Memory, Shape, Tensor};
 
 /// The revision of the interface, as in `shim.cpp`.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
+
+/// The longest time limit of a run: that of a clock does not end.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Opaque types of the shim, used behind pointers only.
 macro_rules! opaque {
@@ -98,7 +103,7 @@ functions! {
     load_package: fn(*const c_char, *const c_char, usize, i32, *mut *mut TsModel) -> Status;
     free_model: fn(*mut TsModel);
     describe: fn(*mut TsModel, *mut *mut c_char) -> Status;
-    run: fn(*mut TsModel, *const TsInput, usize, i32, *mut *mut TsOutputs) -> Status;
+    run: fn(*mut TsModel, *const TsInput, usize, i32, i64, *mut *mut TsOutputs) -> Status;
     output_count: fn(*const TsOutputs) -> usize;
     output_name: fn(*const TsOutputs, usize) -> *const c_char;
     take_output: fn(*mut TsOutputs, usize, *mut TsView) -> *mut TsTensor;
@@ -320,7 +325,7 @@ impl TorchModel {
     }
 
     /// Runs the module on `inputs`, of which each goes where its route says. An operation has at most
-    /// `threads` threads; 0 leaves that to libtorch.
+    /// so many threads as `options` say; 0 leaves that to libtorch. Loops of TorchScript end at the timeout.
     ///
     /// # Errors
     /// The first line of libtorch's message.
@@ -328,7 +333,7 @@ impl TorchModel {
         &self,
         routes: &[Route],
         inputs: &[Tensor],
-        threads: usize,
+        options: RunOptions,
     ) -> Result<TorchOutputs> {
         let mut arguments: SmallVec<[TsInput; 4]> = SmallVec::new();
         for (route, tensor) in routes.iter().zip(inputs) {
@@ -350,12 +355,15 @@ impl TorchModel {
             });
         }
         let mut outputs = ptr::null_mut();
-        let threads = i32::try_from(threads).unwrap_or(0);
+        let threads = i32::try_from(options.threads).unwrap_or(0);
+        let limit = options.timeout.map(|timeout| timeout.min(LONGEST).as_micros());
+        let limit = limit.and_then(|micros| i64::try_from(micros).ok()).unwrap_or(-1);
         // SAFETY: the model is alive. Data, dimensions and keys live for the call, and a tensor has as
         // many bytes as its type and shape say. The outputs are written on success.
         let status = unsafe {
             let (first, count) = (arguments.as_ptr(), arguments.len());
-            (self.api.functions.run)(self.model.as_ptr(), first, count, threads, &raw mut outputs)
+            let model = self.model.as_ptr();
+            (self.api.functions.run)(model, first, count, threads, limit, &raw mut outputs)
         };
         self.api.check(status)?;
         let missing = || Error::internal("libtorch returned no outputs");

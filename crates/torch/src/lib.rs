@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use self::archive::Archive;
 use self::ffi::{Route, TorchApi, TorchModel};
@@ -58,6 +59,9 @@ const LIBRARY: Library = Library {
     extra: "",
     runtime: "torch",
 };
+
+/// How long loops may take when the outputs of a model are learnt from zeros.
+const ON_ZEROS: Duration = Duration::from_secs(60);
 
 /// The driver of NVIDIA, without which CUDA is not started.
 const DRIVER: &str = "/proc/driver/nvidia/version";
@@ -111,8 +115,9 @@ struct Prepared {
 impl Prepared {
     /// Runs it on tensors for all inputs. Returns the outputs with their names.
     fn run(&self, inputs: &[Tensor], threads: usize) -> Result<Vec<(String, Tensor)>> {
+        let options = RunOptions { threads, timeout: Some(ON_ZEROS) };
         let routes: Vec<Route> = self.inputs.iter().map(|plan| plan.route.clone()).collect();
-        let mut outputs = self.model.run(&routes, inputs, threads)?;
+        let mut outputs = self.model.run(&routes, inputs, options)?;
         let named = (0..outputs.len()).map(|index| {
             let name = String::from_utf8_lossy(outputs.name(index)).into_owned();
             Ok((name, outputs.take(index)?))
@@ -377,7 +382,8 @@ impl TorchExecutable {
             }
         }
         let threads = if options.threads > 0 { options.threads } else { self.threads };
-        let mut outputs = self.model.run(&self.routes, inputs, threads)?;
+        let options = RunOptions { threads, ..options };
+        let mut outputs = self.model.run(&self.routes, inputs, options)?;
         self.outputs.iter().map(|output| output.take(&mut outputs)).collect()
     }
 }

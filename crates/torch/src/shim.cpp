@@ -7,11 +7,16 @@
 #include <torch/script.h>
 
 #include <ATen/Parallel.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/passes/inliner.h>
+#include <torch/csrc/jit/runtime/custom_operator.h>
 #include <torch/cuda.h>
 #include <torch/headeronly/version.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -29,10 +34,10 @@ extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 namespace {
 
 // The revision of this interface.
-constexpr uint32_t kInterface = 1;
+constexpr uint32_t kInterface = 2;
 
 // Codes of errors.
-enum Code : int32_t { kInvalid = 1, kMemory = 2, kData = 3, kUnsupported = 4, kInternal = 5 };
+enum Code : int32_t { kInvalid = 1, kMemory = 2, kData = 3, kUnsupported = 4, kInternal = 5, kDeadline = 6 };
 
 struct Failure : std::runtime_error {
   Code code;
@@ -313,6 +318,55 @@ void observe(
   }
 }
 
+using Clock = std::chrono::steady_clock;
+
+// When a run must end. The threads that a run starts itself know it, too.
+struct TimeLimit : c10::DebugInfoBase {
+  explicit TimeLimit(Clock::time_point at) : end(at) {}
+  const Clock::time_point end;
+  std::atomic<bool> is_over{false};
+};
+
+const auto kTimeLimit = c10::DebugInfoKind::INFERENCE_CONTEXT;
+
+// Ends the run of this thread if its time is over. Loops call it in each iteration: nothing else of libtorch can be
+// interrupted from outside.
+void check_time(torch::jit::Stack&) {
+  auto* limit = static_cast<TimeLimit*>(c10::ThreadLocalDebugInfo::get(kTimeLimit));
+  if (limit != nullptr && Clock::now() >= limit->end) {
+    limit->is_over = true;
+    throw std::runtime_error("the time of the run is over");
+  }
+}
+
+torch::jit::RegisterOperators time_operator({torch::jit::Operator(
+    "tensorserve::check_time() -> ()", check_time, c10::AliasAnalysisKind::CONSERVATIVE)});
+
+// Makes all loops of these blocks check the time.
+void limit_loops(torch::jit::Graph& graph, c10::ArrayRef<torch::jit::Block*> blocks, bool& has_loops) {
+  static const auto name = c10::Symbol::fromQualString("tensorserve::check_time");
+  for (torch::jit::Block* block : blocks) {
+    for (torch::jit::Node* node : block->nodes()) {
+      limit_loops(graph, node->blocks(), has_loops);
+      if (node->kind() == c10::prim::Loop) {
+        has_loops = true;
+        node->blocks()[0]->prependNode(graph.create(name, 0));
+      }
+    }
+  }
+}
+
+// Makes all loops of a module check the time, also those of its functions and classes.
+bool limit_loops(const torch::jit::Module& module) {
+  bool has_loops = false;
+  for (torch::jit::Function* function : module._ivalue()->compilation_unit()->get_functions()) {
+    if (auto* made = torch::jit::tryToGraphFunction(*function)) {
+      limit_loops(*made->graph(), {made->graph()->block()}, has_loops);
+    }
+  }
+  return has_loops;
+}
+
 }  // namespace
 
 // A module in memory, on a device.
@@ -323,6 +377,8 @@ struct ts_model {
   virtual const std::vector<c10::Argument>& arguments() const = 0;
   // Whether a run may write into its inputs.
   bool writes_inputs = true;
+  // Whether a run can be ended.
+  bool has_limited_loops = false;
   c10::Device device = c10::kCPU;
 };
 
@@ -351,6 +407,8 @@ struct Script : ts_model {
     const torch::jit::Block* block = inlined->block();
     observe(block, module, effects);
     writes_inputs = effects.writes_inputs;
+    // After what the module declares has been read.
+    has_limited_loops = limit_loops(module);
   }
 
   const std::vector<c10::Argument>& arguments() const override { return schema; }
@@ -624,10 +682,18 @@ TS_EXPORT ts_error* ts_describe(ts_model* model, char** json) {
   return guarded(kInternal, [&] { *json = copied(model->describe()); });
 }
 
+// Runs the model, for at most so many microseconds if that is not negative and the model has loops.
 TS_EXPORT ts_error* ts_run(
-    ts_model* model, const ts_input* inputs, size_t count, int32_t threads, ts_outputs** outputs) {
-  return guarded(kInvalid, [&] {
+    ts_model* model, const ts_input* inputs, size_t count, int32_t threads, int64_t micros,
+    ts_outputs** outputs) {
+  std::shared_ptr<TimeLimit> limit;
+  ts_error* error = guarded(kInvalid, [&] {
     limit_threads(threads);
+    std::optional<c10::DebugInfoGuard> guard;
+    if (micros >= 0 && model->has_limited_loops) {
+      limit = std::make_shared<TimeLimit>(Clock::now() + std::chrono::microseconds(micros));
+      guard.emplace(kTimeLimit, limit);
+    }
     c10::InferenceMode inference;
     auto made = std::make_unique<ts_outputs>();
     {
@@ -640,6 +706,11 @@ TS_EXPORT ts_error* ts_run(
     }
     *outputs = made.release();
   });
+  if (error != nullptr && limit && limit->is_over) {
+    ts_free_error(error);
+    return failed(kDeadline, "the run was ended at its deadline");
+  }
+  return error;
 }
 
 TS_EXPORT size_t ts_output_count(const ts_outputs* outputs) { return outputs->all.size(); }

@@ -26,7 +26,8 @@ fn measure_what_the_platform_adds_to_a_run() {
     let routes: Vec<Route> = open.inputs.iter().map(|plan| plan.route.clone()).collect();
     let inputs = synthetic_inputs(&open.signature, 1).expect("inputs");
     let alone = || {
-        let mut outputs = open.model.run(&routes, &inputs, 2).expect("outputs");
+        let options = RunOptions { threads: 2, ..RunOptions::default() };
+        let mut outputs = open.model.run(&routes, &inputs, options).expect("outputs");
         (0..outputs.len()).map(|index| outputs.take(index).expect("a tensor").byte_len()).sum()
     };
     let through = || {
