@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::print_line;
 use super::table::columns;
+use super::{print_line, print_note, print_text};
 use crate::config::AuthConfig;
 use crate::config::environment::Environment;
 use tensorserve_auth::file::{self, CredentialKind};
@@ -113,13 +113,11 @@ fn roles(add: &Add) -> Vec<OurRole> {
 
 /// Prints what was done and the next steps on stderr, so that scripts read only the key.
 fn print_next_steps(done: &str, path: &Path) {
-    let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "{done}");
-    let _ = writeln!(
-        stderr,
+    print_note(done);
+    print_note(&format!(
         "a running server reloads this file; start one with --auth-file {}",
         path.display()
-    );
+    ));
 }
 
 fn list(path: &Path) -> Result<()> {
@@ -131,7 +129,7 @@ fn list(path: &Path) -> Result<()> {
         };
         rows.push(vec![entry.name, kind.to_owned(), entry.roles.names().join(", ")]);
     }
-    print_line(columns(&rows).trim_end());
+    print_text(&columns(&rows));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::container::{self, ContainerCommand};
 use super::http_client::{TlsArguments, request};
-use super::{model_server, print_line, serve_settings};
+use super::{model_server, print_line, print_text, serve_settings};
 use crate::config::environment::Environment;
 use crate::config::units::Port;
 use crate::config::{sagemaker, vertex};
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
         print_line("ready");
         return Ok(ExitCode::SUCCESS);
     }
-    print_line(body.trim());
+    print_text(body.trim());
     Ok(ExitCode::FAILURE)
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, http_client, print_line, set_libraries};
+use super::{example, http_client, print_line, print_text, set_libraries};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
@@ -53,7 +53,8 @@ pub(super) fn run(
     }
     if !is_store_url(&place) && !platforms.is_model(&place, named) {
         for file in platforms.model_files(&place, named) {
-            print_line(&format!("\n{}: not served: it lies beside directories", file.display()));
+            print_line("");
+            print_line(&format!("{}: not served: it lies beside directories", file.display()));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -222,7 +223,8 @@ fn show(url: &str, model: &str, signature: &Signature) {
         "" => String::new(),
         method => format!("  [{method}]"),
     };
-    print_line(&format!("\n  {}{method}", signature.name));
+    print_line("");
+    print_line(&format!("  {}{method}", signature.name));
     let row = |kind: &str, spec: &TensorSpec| {
         let dtype = spec.dtype().map_or("(not servable)", |dtype| dtype.name());
         let mut shape = spec.shape.to_string();
@@ -233,12 +235,12 @@ fn show(url: &str, model: &str, signature: &Signature) {
     };
     let inputs = signature.inputs.iter().map(|spec| row("input", spec));
     let outputs = signature.outputs.iter().map(|spec| row("output", spec));
-    print_line(columns(&inputs.chain(outputs).collect::<Vec<_>>()).trim_end());
+    print_text(&columns(&inputs.chain(outputs).collect::<Vec<_>>()));
     if signature.takes_images {
         print_line(&format!("    images are passed as {}", example::image_words(signature)));
     }
     match example::of(url, model, signature) {
-        Some(example) => print_line(&format!("    {}", example.command)),
+        Some(example) => print_text(&format!("    {}", example.command)),
         None => print_line(&format!("    ({})", why_no_example(signature))),
     }
 }

@@ -10,7 +10,7 @@ use log::kv::{self, Key, Value, VisitSource};
 use serde_json::json;
 
 use super::native_log;
-use super::printable::printable;
+use super::printable::message;
 use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_server::ACCESS_LOG;
@@ -66,7 +66,7 @@ fn write_text(formatter: &mut Formatter, record: &Record<'_>) -> io::Result<()> 
 }
 
 fn message_text(record: &Record<'_>) -> String {
-    printable(&record.args().to_string()).replace('\n', "\n    ")
+    message(&record.args().to_string())
 }
 
 /// Writes a line: an object with `time`, `level`, `target`, `message`, and the keys of the event.

@@ -37,7 +37,7 @@ mod transform;
 mod warmup;
 
 use self::container::ContainerCommand;
-use self::printable::printable;
+use self::printable::{message, printable};
 use self::sagemaker::docker;
 
 /// Inference server for machine-learning models
@@ -271,7 +271,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tensorserve", &mut script);
-            print_line(String::from_utf8_lossy(&script).trim_end());
+            print_text(&String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::from(WRONG_USAGE)),
@@ -365,18 +365,27 @@ fn set_libraries(settings: &mut Settings, environment: &Environment) {
     settings.server.libexecutorch = path("TENSORSERVE_LIBEXECUTORCH");
 }
 
-/// Prints a line on stdout. A closed pipe is not an error.
+/// Prints a line on stdout; further lines, such as of errors and names, are indented. A closed pipe is not an error.
 fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{}", printable(line));
+    let _ = writeln!(std::io::stdout(), "{}", message(line));
+}
+
+/// Prints a text of several lines on stdout, in which names are on one line each.
+fn print_text(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{}", printable(text.trim_end()));
+}
+
+/// Prints a remark on stderr, as [`print_line`].
+fn print_note(note: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", message(note));
 }
 
 /// Prints an error, with its causes, on stderr.
 fn print_error(error: &Error) {
-    let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "error: {}", printable(&error.to_string()));
+    print_note(&format!("error: {error}"));
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        let _ = writeln!(stderr, "  caused by: {}", printable(&error.to_string()));
+        print_note(&format!("  caused by: {error}"));
         cause = error.source();
     }
 }

@@ -8,6 +8,11 @@ pub(super) fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
 }
 
+/// A message: the same, and its further lines are indented, so that no name in it can look like a line of its own.
+pub(super) fn message(text: &str) -> String {
+    printable(text).replace('\n', "\n    ")
+}
+
 /// The same on one line.
 pub(super) fn on_one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
@@ -44,6 +49,7 @@ mod tests {
             printable("a\r\u{1b}[2J\u{9b}\0\u{7f}\n"),
             "a\\r\\u{1b}[2J\\u{9b}\\u{0}\\u{7f}\n"
         );
+        assert_eq!(message("a\nready\r\n"), "a\n    ready\\r\n    ");
         assert_eq!(on_one_line("a\nb\tc"), "a\\nb\\tc");
         assert_eq!(on_one_line("gpj\u{202e}exe\u{2028}"), "gpj\\u{202e}exe\\u{2028}");
     }

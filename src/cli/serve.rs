@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 
 use super::inspect::models_at;
 use super::logging::LibraryLines;
+use super::printable::on_one_line;
 use super::table::columns;
-use super::{example, logging, native_log, print_line, probe_host};
+use super::{example, logging, native_log, print_line, print_text, probe_host};
 use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
@@ -351,17 +352,18 @@ impl Report {
         }
         self.wait();
         print_line("");
-        print_line(columns(&self.rows()).trim_end());
-        let mut ready = format!("\nready after {:.2} s", self.start.elapsed().as_secs_f64());
+        print_text(&columns(&self.rows()));
+        let mut ready = format!("ready after {:.2} s", self.start.elapsed().as_secs_f64());
         if let Some(since_make) = self.since_called() {
             ready.push_str(&format!(", {since_make:.2} s after `make run`"));
         }
         if let Err(obstacles) = self.engine.readiness() {
-            ready = format!("\nnot ready: {obstacles}");
+            ready = format!("not ready: {obstacles}");
         }
+        print_line("");
         print_line(&ready);
         if let Some(command) = self.example() {
-            print_line(&format!("\ntry:\n  {command}"));
+            print_text(&format!("\ntry:\n  {command}"));
         }
     }
 
@@ -394,7 +396,8 @@ impl Report {
                     .any(|v| matches!(v.state, VersionState::Loading | VersionState::Warming))
             });
             let loading: Vec<String> = loading.collect();
-            spinner.set_message(format!("loading {}", loading.join(", ")));
+            let names = loading.join(", ");
+            spinner.set_message(format!("loading {}", on_one_line(&names)));
             spinner.tick();
         });
         bar.clear();

@@ -69,6 +69,7 @@ mod model_files;
 mod model_server;
 mod model_server_models;
 mod npy;
+mod odd_names;
 mod odd_signatures;
 mod on_request;
 #[cfg(feature = "onnx")]

@@ -13,8 +13,8 @@ use self::client::Client;
 use self::install::Installation;
 use self::pins::{FETCHABLE, Pin, Wheel};
 use self::report::{megabytes, say};
-use super::print_line;
 use super::table::columns;
+use super::{print_line, print_text};
 use crate::config::environment::Environment;
 use crate::config::pip::PipSettings;
 use tensorserve_os as os;
@@ -228,7 +228,7 @@ fn list(folder: &Path) -> Result<ExitCode> {
         let library = format!("{} {}", pin.runtime, pin.version);
         rows.push([vec![name.to_owned(), library], sizes.to_vec(), vec![state]].concat());
     }
-    print_line(columns(&rows).trim_end());
+    print_text(&columns(&rows));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,12 +1,14 @@
 //! What `tensorserve fetch` prints on stderr, and its errors.
 
 use std::cell::Cell;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::super::print_note;
+use super::super::printable::on_one_line;
 use tensorserve_tensor::error::{Code, Error};
 
 /// The time between two lines about the progress.
@@ -29,7 +31,7 @@ impl Progress {
             bar.set_style(
                 ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()),
             );
-            bar.set_message(label.to_owned());
+            bar.set_message(on_one_line(label).into_owned());
         }
         let next_line = Cell::new(Instant::now() + LINE_INTERVAL);
         Progress { bar, label: label.to_owned(), size, next_line }
@@ -64,7 +66,7 @@ pub(super) fn megabytes(bytes: u64) -> String {
 
 /// Prints a line about the progress.
 pub(super) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    print_note(text);
 }
 
 /// The error of an operation on `path`.

@@ -11,7 +11,8 @@ use std::time::Instant;
 use self::flags::Flags;
 use self::start::Watched;
 use super::logging::LibraryLines;
-use super::{logging, print_line, serve};
+use super::printable::printable;
+use super::{logging, print_line, print_text, serve};
 use crate::config::environment::Environment;
 use crate::config::units::Port;
 use crate::config::{Config, ModelConfig, Settings, SourceConfig};
@@ -36,7 +37,7 @@ pub(super) fn run(
     let arguments = arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned());
     let arguments: Vec<String> = arguments.collect();
     if arguments.iter().any(|argument| argument == "--help") {
-        print_line(flags::usage(NAME).trim_end());
+        print_text(&flags::usage(NAME));
         return ExitCode::SUCCESS;
     }
     let flags = match Flags::parse(arguments) {
@@ -200,5 +201,5 @@ fn library_version(settings: Settings, environment: &Environment) -> String {
 }
 
 fn print_stderr(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+    let _ = writeln!(std::io::stderr(), "{}", printable(text.trim_end()));
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use super::super::{exit_code, print_line};
+use super::super::{exit_code, print_line, print_text};
 use super::compose::{self, Service};
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR};
@@ -43,7 +43,7 @@ pub(crate) fn run(
 fn answer(arguments: &[String], environment: &Environment) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["info", ..] => print_line(
+        ["info", ..] => print_text(
             "Server:\n Server Version: 28.0.0 (tensorserve docker-shim)\n Cgroup Driver: cgroupfs",
         ),
         ["context", "inspect", ..] => print_line(

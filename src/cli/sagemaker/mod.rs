@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::logging::LibraryLines;
-use super::{logging, print_line, serve};
+use super::{logging, print_text, serve};
 #[cfg(feature = "transform")]
 use crate::config::Config;
 use crate::config::environment::Environment;
@@ -83,7 +83,7 @@ pub(super) fn run(
     for note in &start.notes {
         log::warn!("{note}");
     }
-    print_line(start.report.trim_end());
+    print_text(&start.report);
     let SagemakerConfig { default_model, multi_model, .. } = &start.config.protocols.sagemaker;
     let awaited = default_model.clone().filter(|_| multi_model.is_none());
     serve::serve(&start.config, environment, started, |server| match awaited {

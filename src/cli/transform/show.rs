@@ -1,6 +1,6 @@
 //! Shows how far a job is: a bar, lines, or JSON.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::super::print_note;
 use super::arguments::ShowProgress;
 use super::print_json;
 use tensorserve_tensor::error::{Error, Result};
@@ -31,7 +32,7 @@ pub(super) struct Shown {
 
 /// Prints a remark on stderr.
 pub(super) fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    print_note(text);
 }
 
 impl Shown {
