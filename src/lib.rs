@@ -26,7 +26,9 @@ use tensorserve_auth::Authenticator;
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
-use tensorserve_server::{FileWatcher, GrpcListener, HttpListener, ServedApi, ShutdownConfig};
+use tensorserve_server::{
+    FileChecks, FileWatcher, GrpcListener, HttpListener, ServedApi, ShutdownConfig,
+};
 use tensorserve_tensor::error::Result;
 
 use crate::config::Config;
@@ -48,7 +50,7 @@ pub struct Server {
     grpc: Option<GrpcListener>,
     shutdown: ShutdownConfig,
     telemetry: Option<SpanExport>,
-    _watcher: FileWatcher,
+    watcher: FileWatcher,
 }
 
 impl Server {
@@ -83,13 +85,13 @@ impl Server {
         let grpc = GrpcListener::start(&listeners, &api, authenticator)?;
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
-        let _watcher =
+        let watcher =
             tensorserve_server::watch(&listeners, authenticator, http.as_ref(), grpc.as_ref())?;
         let shutdown = config.shutdown.clone();
         if let Some(telemetry) = &telemetry {
             telemetry.count_in(&engine);
         }
-        Ok(Server { engine, platforms, api, http, grpc, shutdown, telemetry, _watcher })
+        Ok(Server { engine, platforms, api, http, grpc, shutdown, telemetry, watcher })
     }
 
     /// The routes and services that clients can call.
@@ -108,6 +110,12 @@ impl Server {
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref().and_then(GrpcListener::address)
+    }
+
+    /// Has the files of certificates, users and keys checked out of turn.
+    #[must_use]
+    pub fn file_checks(&self) -> FileChecks {
+        self.watcher.checks()
     }
 
     /// The engine.

@@ -28,6 +28,7 @@ mod model_server;
 mod native_log;
 mod printable;
 mod probe_host;
+mod reload;
 mod sagemaker;
 mod serve;
 mod simple;

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use super::inspect::models_at;
 use super::logging::LibraryLines;
 use super::printable::on_one_line;
+use super::reload::{ReadAgain, Reloader};
 use super::table::columns;
 use super::{example, logging, native_log, print_line, print_text, probe_host};
 use crate::Server;
@@ -39,26 +41,49 @@ pub(super) fn run(
     environment: &Environment,
 ) -> Result<ExitCode> {
     let start = Instant::now();
+    let all = with_file(settings.clone(), vertex.as_ref());
+    logging::start(&all, environment, LibraryLines::InLog);
+    let routes = vertex.as_ref().map(|vertex| &vertex.routes);
+    if let Some(routes) = routes {
+        let (predict, health) = (&routes.predict_route, &routes.health_route);
+        log::info!("as a container of Vertex AI: predictions at {predict}, health at {health}");
+    }
+    let config = checked(all, vertex.as_ref(), environment)?;
+    let of_process = environment.clone();
+    let read_again = move || {
+        let config =
+            checked(with_file(settings.clone(), vertex.as_ref()), vertex.as_ref(), &of_process)?;
+        tensorserve_server::check_certificates(&config.server())?;
+        Ok(config)
+    };
+    serve(&config, environment, start, Some(Box::new(read_again)), |_| Ok(()))
+}
+
+/// The settings of the command line and the environment, and below them those of the file and of Vertex AI.
+fn with_file(settings: Settings, vertex: Option<&vertex::Variables>) -> Settings {
     let mut settings = settings.or_file();
-    let routes = vertex.as_ref().map(|vertex| vertex.routes.clone());
     if let Some(vertex) = vertex {
         // The file's models stay; only missing settings are added.
         let models = std::mem::take(&mut settings.models);
         settings = Settings { models, ..settings.or(&vertex.settings) };
         if settings.paths.is_empty() && settings.models.is_empty() {
-            settings.paths.extend(vertex.storage);
+            settings.paths.extend(vertex.storage.clone());
         }
     }
-    logging::start(&settings, environment, LibraryLines::InLog);
+    settings
+}
+
+/// The configuration, or all mistakes.
+fn checked(
+    settings: Settings,
+    vertex: Option<&vertex::Variables>,
+    environment: &Environment,
+) -> Result<Config> {
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let names_platform = settings.reading.origins.contains_key("platform");
     let (mut config, mut mistakes) = Config::with_mistakes(settings, environment);
-    if let Some(routes) = &routes {
-        let (predict, health) = (&routes.predict_route, &routes.health_route);
-        log::info!("as a container of Vertex AI: predictions at {predict}, health at {health}");
-    }
-    config.protocols.vertex = routes;
+    config.protocols.vertex = vertex.map(|vertex| vertex.routes.clone());
     if config.repository.sources.is_empty() && !may_name_models {
         mistakes.add(
             "nothing to serve: name a model or a directory of models, as in `tensorserve serve \
@@ -67,15 +92,15 @@ pub(super) fn run(
     }
     check_sources(&config, names_platform, &mut mistakes);
     check_auth_file(&config, &mut mistakes);
-    let config = mistakes.result(config)?;
-    serve(&config, environment, start, |_| Ok(()))
+    mistakes.result(config)
 }
 
-/// Serves until SIGTERM or SIGINT. `then` is called when the server has started.
+/// Serves until SIGTERM or SIGINT. SIGHUP calls `read_again`. `then` is called when the server has started.
 pub(super) fn serve(
     config: &Config,
     environment: &Environment,
     start: Instant,
+    read_again: Option<ReadAgain>,
     then: impl FnOnce(&Server) -> Result<()>,
 ) -> Result<ExitCode> {
     // One arena per core keeps lock contention low; more would retain more memory after loads.
@@ -88,9 +113,16 @@ pub(super) fn serve(
         check_gpu(&platforms)?;
     }
     native_log::start()?;
-    let signals = outlive_hangups().map_err(no_signals)?;
+    let (signals, hangups) = outlive_hangups().map_err(no_signals)?;
     let server = Server::start(config, platforms)?;
     then(&server)?;
+    let reloader = Reloader {
+        engine: server.engine().clone(),
+        files: server.file_checks(),
+        current: config.clone(),
+        read: read_again,
+    };
+    signals.spawn(pass_hangups(hangups, reloader.start()?));
     let report = Report {
         engine: server.engine().clone(),
         address: server.address(),
@@ -249,11 +281,10 @@ fn no_signals(error: io::Error) -> Error {
 }
 
 /// Receives SIGHUP from now on, so that it ends the server at no time. Returns what runs the wait for other signals.
-fn outlive_hangups() -> io::Result<Runtime> {
+fn outlive_hangups() -> io::Result<(Runtime, Signal)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let hangups = runtime.block_on(async { signal(SignalKind::hangup()) })?;
-    runtime.spawn(note_hangups(hangups));
-    Ok(runtime)
+    Ok((runtime, hangups))
 }
 
 /// Waits for SIGTERM or SIGINT, or for the end of stdin. A further signal ends the process at once.
@@ -279,11 +310,10 @@ fn wait_for_stop(runtime: Runtime, with_stdin: bool) -> Result<()> {
     Ok(())
 }
 
-/// Logs each SIGHUP, which does not end the server: neither when its terminal is closed, nor when an operator expects
-/// it to read its settings again.
-async fn note_hangups(mut hangups: Signal) {
+/// Has the settings read again at each SIGHUP; those that come before that has begun count as one.
+async fn pass_hangups(mut hangups: Signal, reload: SyncSender<()>) {
     while hangups.recv().await.is_some() {
-        log::warn!("SIGHUP: the server goes on with its settings; restart it to change them");
+        let _ = reload.try_send(());
     }
 }
 

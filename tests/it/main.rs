@@ -90,6 +90,7 @@ mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;
 mod reload;
+mod reload_settings;
 mod reload_sources;
 #[cfg(all(feature = "lightgbm", feature = "sklearn"))]
 mod reports;

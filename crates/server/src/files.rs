@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -36,7 +36,14 @@ impl WatchedFiles {
         let now = fingerprint(&self.paths);
         let is_settled = now == *before;
         before.clone_from(&now);
-        if !is_settled || now == self.seen {
+        if is_settled {
+            self.read_if_changed(now);
+        }
+    }
+
+    /// Reloads them if they have changed since the last reload.
+    fn read_if_changed(&mut self, now: FileStates) {
+        if now == self.seen {
             return;
         }
         self.seen = now;
@@ -60,39 +67,83 @@ fn fingerprint(paths: &[PathBuf]) -> FileStates {
 
 /// The watcher thread. It ends when this is dropped.
 pub struct FileWatcher {
-    stop: Option<Sender<()>>,
+    checks: FileChecks,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Has the watcher check its files, if there are any. Cheap to clone.
+#[derive(Clone)]
+pub struct FileChecks(Option<Sender<WatcherMessage>>);
+
+enum WatcherMessage {
+    CheckNow,
+    Stop,
+}
+
+impl FileChecks {
+    /// Has files that have changed reloaded now, also those that may still change, and without a watch interval.
+    pub fn check_now(&self) {
+        self.send(WatcherMessage::CheckNow);
+    }
+
+    fn send(&self, message: WatcherMessage) {
+        if let Some(sender) = &self.0 {
+            let _ = sender.send(message);
+        }
+    }
+}
+
+/// The interval of a watcher that checks its files only when it is told to.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
 impl FileWatcher {
-    /// Checks `files` at this interval; never if it is `None`.
+    /// Checks `files` at this interval; only when it is told to if it is `None`.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(super) fn start(every: Option<Duration>, mut files: Vec<WatchedFiles>) -> Result<Self> {
-        let Some(every) = every.filter(|_| !files.is_empty()) else {
-            return Ok(FileWatcher { stop: None, thread: None });
-        };
-        let (stop, stopped) = channel();
-        let watch = move || {
-            let mut before: Vec<FileStates> = files.iter().map(|f| f.seen.clone()).collect();
-            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                for (files, before) in files.iter_mut().zip(&mut before) {
-                    files.look(before);
-                }
-            }
-        };
+    pub(super) fn start(every: Option<Duration>, files: Vec<WatchedFiles>) -> Result<Self> {
+        if files.is_empty() {
+            return Ok(FileWatcher { checks: FileChecks(None), thread: None });
+        }
+        let (sender, messages) = channel();
+        let watch = move || watch(files, every.unwrap_or(NEVER), &messages);
         let thread = thread::Builder::new().name("files".to_owned()).spawn(watch);
         let thread = thread.map_err(|e| {
             Error::internal("the file watcher thread could not be started").with_source(e)
         })?;
-        Ok(FileWatcher { stop: Some(stop), thread: Some(thread) })
+        Ok(FileWatcher { checks: FileChecks(Some(sender)), thread: Some(thread) })
+    }
+
+    /// For checks out of turn.
+    #[must_use]
+    pub fn checks(&self) -> FileChecks {
+        self.checks.clone()
+    }
+}
+
+/// Checks the files at this interval, and when told to, until told to stop.
+fn watch(mut files: Vec<WatchedFiles>, every: Duration, messages: &Receiver<WatcherMessage>) {
+    let mut before: Vec<FileStates> = files.iter().map(|files| files.seen.clone()).collect();
+    loop {
+        match messages.recv_timeout(every) {
+            Err(RecvTimeoutError::Timeout) => {
+                for (files, before) in files.iter_mut().zip(&mut before) {
+                    files.look(before);
+                }
+            }
+            Ok(WatcherMessage::CheckNow) => {
+                for files in &mut files {
+                    files.read_if_changed(fingerprint(&files.paths));
+                }
+            }
+            Ok(WatcherMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
 impl Drop for FileWatcher {
     fn drop(&mut self) {
-        self.stop = None;
+        self.checks.send(WatcherMessage::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -74,11 +74,23 @@ mod upgrades;
 pub use self::access_log::ACCESS_LOG;
 pub use self::api::ServedApi;
 pub use self::config::{GrpcConfig, HttpConfig, ServerConfig, ShutdownConfig};
-pub use self::files::FileWatcher;
+pub use self::files::{FileChecks, FileWatcher};
 pub use self::grpc::GrpcListener;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// Checks the certificates of the listeners without using them.
+///
+/// # Errors
+/// If a key or a certificate cannot be used: which one, and why.
+pub fn check_certificates(config: &ServerConfig) -> Result<()> {
+    let all = [(&config.http.tls, &b"http/1.1"[..]), (&config.grpc.tls, b"h2")];
+    all.into_iter().try_for_each(|(tls, protocol)| match tls {
+        Some(tls) => tls::check(tls, protocol),
+        None => Ok(()),
+    })
+}
 
 /// Watches the files that the listeners use.
 ///

@@ -62,6 +62,11 @@ impl Certificates {
     }
 }
 
+/// Checks key and certificates.
+pub(super) fn check(tls: &TlsConfig, protocol: &[u8]) -> Result<()> {
+    server_config(tls, protocol).map(drop)
+}
+
 /// Key and certificates, checked.
 fn server_config(tls: &TlsConfig, protocol: &[u8]) -> Result<ServerConfig> {
     let provider = Arc::new(ring::default_provider());

@@ -12,6 +12,7 @@ use self::flags::Flags;
 use self::start::Watched;
 use super::logging::LibraryLines;
 use super::printable::printable;
+use super::reload::apply_models;
 use super::{logging, print_line, print_text, serve};
 use crate::config::environment::Environment;
 use crate::config::units::Port;
@@ -101,7 +102,7 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
         log::warn!("{note}");
     }
     let config = &start.config;
-    serve::serve(config, environment, started, |server| {
+    serve::serve(config, environment, started, None, |server| {
         if let Some(address) = server.address() {
             // Scripts wait for this line of TensorFlow Serving's.
             log::info!("Exporting HTTP/REST API at:localhost:{} ...", address.port());
@@ -142,15 +143,8 @@ fn watch(
                 for note in list.notes {
                     log::warn!("{note}");
                 }
-                // The next list need not wait for the models of this one.
-                let (engine, sources) = (engine.clone(), sources.clone());
-                let spawned = thread::Builder::new()
-                    .name("model reload".to_owned())
-                    .spawn(move || reload(&engine, sources));
-                match spawned {
-                    Ok(_) => continue,
-                    Err(error) => format!("{path}: a thread could not be started: {error}"),
-                }
+                apply_models(engine, sources.clone());
+                continue;
             }
             // Perhaps the file is being written.
             Ok(None) => format!("{path}: the file has no model_config_list"),
@@ -160,21 +154,6 @@ fn watch(
             log::error!("{problem}; the models stay unchanged");
             last_problem = problem;
         }
-    }
-}
-
-fn reload(engine: &Engine, sources: Vec<SourceConfig>) {
-    let count = sources.len();
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(engine.reload(sources)),
-        Err(error) => {
-            Err(Error::internal("the list of models could not be applied").with_source(error))
-        }
-    };
-    match outcome {
-        Ok(()) => log::info!("the new list of {count} models is applied"),
-        Err(error) => log::error!("the new list of {count} models could not be applied: {error}"),
     }
 }
 

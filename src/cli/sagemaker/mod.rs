@@ -86,7 +86,7 @@ pub(super) fn run(
     print_text(&start.report);
     let SagemakerConfig { default_model, multi_model, .. } = &start.config.protocols.sagemaker;
     let awaited = default_model.clone().filter(|_| multi_model.is_none());
-    serve::serve(&start.config, environment, started, |server| match awaited {
+    serve::serve(&start.config, environment, started, None, |server| match awaited {
         Some(model) => end_without(server.engine().clone(), model),
         None => Ok(()),
     })

@@ -43,5 +43,5 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
     for (name, value) in flags.listed() {
         print_line(&format!("{name}: {value}"));
     }
-    serve::serve(&start.config, environment, started, |_| Ok(()))
+    serve::serve(&start.config, environment, started, None, |_| Ok(()))
 }
