@@ -57,6 +57,7 @@ fn note_panics() {
     });
 }
 
+#[allow(clippy::print_stdout)] // The memory of each target, with --nocapture.
 fn replay(target: &Target) {
     note_panics();
     let corpus = folder("corpus").join(target.name);

@@ -36,7 +36,8 @@ fn read(path: &Path) -> Settings {
             return settings;
         }
     };
-    let mut reader = Reader { path, text: &text, settings };
+    let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
+    let mut reader = Reader { path, text: &text, breaks, settings };
     reader.read();
     reader.settings
 }
@@ -44,6 +45,8 @@ fn read(path: &Path) -> Settings {
 struct Reader<'f> {
     path: &'f Path,
     text: &'f str,
+    /// Where the lines end: a file can have as many mistakes as it has lines.
+    breaks: Vec<usize>,
     settings: Settings,
 }
 
@@ -173,8 +176,7 @@ impl Reader<'_> {
 
     /// The line in which `span` starts, from 1.
     fn line(&self, span: Range<usize>) -> usize {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        before.matches('\n').count() + 1
+        self.breaks.partition_point(|at| *at < span.start) + 1
     }
 }
 

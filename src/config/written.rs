@@ -1,6 +1,6 @@
 //! What a user wrote: where, and what is wrong with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -110,26 +110,31 @@ pub type Origins = BTreeMap<&'static str, Origin>;
 
 /// Everything that is wrong with a configuration, each mistake once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mistakes(Vec<String>);
+pub struct Mistakes {
+    /// In the order in which they were found.
+    all: Vec<String>,
+    /// The same: a file can have as many mistakes as it has lines.
+    known: HashSet<String>,
+}
 
 impl Mistakes {
     /// Records a mistake.
     pub fn add(&mut self, mistake: impl fmt::Display) {
         let mistake = mistake.to_string();
-        if !self.0.contains(&mistake) {
-            self.0.push(mistake);
+        if self.known.insert(mistake.clone()) {
+            self.all.push(mistake);
         }
     }
 
     /// Records the mistakes of `others`.
     pub fn extend(&mut self, others: &Mistakes) {
-        others.0.iter().for_each(|mistake| self.add(mistake));
+        others.all.iter().for_each(|mistake| self.add(mistake));
     }
 
     /// Whether there is no mistake.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// `checked`, if there is no mistake.
@@ -137,7 +142,7 @@ impl Mistakes {
     /// # Errors
     /// One error with all mistakes.
     pub fn result<T>(&self, checked: T) -> Result<T> {
-        match self.0.as_slice() {
+        match self.all.as_slice() {
             [] => Ok(checked),
             [mistake] => Err(Error::invalid(mistake.clone())),
             all => {
