@@ -42,15 +42,36 @@ mod matrix;
 pub mod pickle;
 #[cfg(feature = "pmml")]
 pub mod pmml;
+#[cfg(any(
+    feature = "xgboost",
+    feature = "lightgbm",
+    feature = "catboost",
+    feature = "sklearn",
+    feature = "spark",
+    feature = "h2o"
+))]
+mod refusal;
 #[cfg(feature = "sklearn")]
 pub mod sklearn;
 #[cfg(feature = "spark")]
 pub mod spark;
 #[cfg(all(test, any(feature = "h2o", feature = "pickle", feature = "pmml", feature = "spark")))]
 mod testing;
-#[cfg(all(test, feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
+#[cfg(all(
+    test,
+    feature = "xgboost",
+    feature = "lightgbm",
+    feature = "catboost",
+    feature = "sklearn"
+))]
 mod tests;
-#[cfg(any(feature = "xgboost", feature = "lightgbm"))]
-mod walk;
+#[cfg(any(
+    feature = "xgboost",
+    feature = "lightgbm",
+    feature = "sklearn",
+    feature = "spark",
+    feature = "h2o"
+))]
+mod trees;
 #[cfg(feature = "xgboost")]
 pub mod xgboost;

@@ -24,8 +24,12 @@ fn time_of_a_prediction() {
     let entries = fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     let is_model = |path: &PathBuf| path.file_stem().is_some_and(|name| name == "model");
     let model = entries.into_iter().find(is_model).expect("a model");
-    let platforms: [&dyn Platform; 3] =
-        [&crate::xgboost::XGBoost, &crate::lightgbm::LightGBM, &crate::catboost::CatBoost];
+    let platforms: [&dyn Platform; 4] = [
+        &crate::xgboost::XGBoost,
+        &crate::lightgbm::LightGBM,
+        &crate::catboost::CatBoost,
+        &crate::sklearn::ScikitLearn,
+    ];
     let platform = platforms.into_iter().find(|it| it.recognises(&Place::new(&model)));
     let platform = platform.expect("a model of trees");
     let loaded = platform.load(&model, &LoadOptions::default()).expect("a model");

@@ -8,6 +8,7 @@ use super::format::read_file;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
 /// The numbers of a row; its categories are in a file of their own.

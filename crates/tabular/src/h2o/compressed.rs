@@ -9,7 +9,8 @@
 //! h2o-genmodel 3.46.0.6.
 
 use super::damaged;
-use super::forest::{LevelSet, MojoForest, MojoSplit};
+use super::forest::{LevelSet, MojoForest, MojoSplits};
+use crate::trees::{Leaf, SplitAt, StoredNode, TreeShape};
 use tensorserve_tensor::error::Result;
 
 /// The column of a tree that is a leaf.
@@ -65,12 +66,11 @@ impl TreeFormat {
     }
 }
 
-/// A part of the bytes of a tree that is still to be read.
-struct OpenNode {
+/// A part of the bytes of a tree.
+#[derive(Clone, Copy)]
+struct TreePart {
     /// Where it starts.
     at: usize,
-    /// Its place in the forest.
-    place: usize,
     /// Whether it is the value of a leaf.
     is_leaf: bool,
     /// The set of the last split by levels above it. H2O's evaluator has it at hand still when only
@@ -86,39 +86,45 @@ pub(super) fn add_tree(
     columns: usize,
     format: TreeFormat,
 ) -> Result<()> {
-    let place = forest.start_tree(output)?;
-    let mut open = vec![OpenNode { at: 0, place, is_leaf: false, last_set: None }];
+    let root = TreePart { at: 0, is_leaf: false, last_set: None };
+    let shape = TreeShape { output, features: columns, width: 1, most_nodes: usize::MAX };
     let mut count = 0;
-    while let Some(node) = open.pop() {
+    forest.add_tree(shape, root, |part, _, splits| {
         count += 1;
         if count > bytes.len() / LEAST_NODE + 1 {
             return Err(damaged("the parts of a tree overlap"));
         }
-        let mut reader = TreeReader { bytes, at: node.at };
-        if node.is_leaf {
-            forest.put(node.place, MojoSplit::Leaf(reader.float()?))?;
-            continue;
+        let mut reader = TreeReader { bytes, at: part.at };
+        if part.is_leaf {
+            return Ok(StoredNode::Leaf(Leaf::Number(reader.float()?)));
         }
         let kind = reader.byte()?;
         let column = u16::from_le_bytes(reader.array()?);
         if column == LEAF_ONLY {
-            forest.put(node.place, MojoSplit::Leaf(reader.float()?))?;
-            continue;
+            return Ok(StoredNode::Leaf(Leaf::Number(reader.float()?)));
         }
         if usize::from(column) >= columns {
             return Err(damaged(format!(
                 "a tree splits column {column}, and the model has {columns}"
             )));
         }
-        let (split, last_set) = reader.split(forest, kind, column, format, node.last_set)?;
-        let is_left_leaf = kind & LEFT == LEFT_LEAF;
+        let (split, last_set) = reader.split(splits, kind, format, part.last_set)?;
         let (left, right) = reader.children(kind)?;
-        let Some([left_place, right_place]) = forest.put(node.place, split)? else { continue };
-        let is_right_leaf = kind & RIGHT_LEAF != 0;
-        open.push(OpenNode { at: right, place: right_place, is_leaf: is_right_leaf, last_set });
-        open.push(OpenNode { at: left, place: left_place, is_leaf: is_left_leaf, last_set });
-    }
-    Ok(())
+        let child = |at, is_leaf| TreePart { at, is_leaf, last_set };
+        let is_left_leaf = kind & LEFT == LEFT_LEAF;
+        Ok(StoredNode::Split {
+            feature: usize::from(column),
+            at: split.at,
+            missing_right: !split.missing_left,
+            children: [child(left, is_left_leaf), child(right, kind & RIGHT_LEAF != 0)],
+        })
+    })
+}
+
+/// What decides at a node of a file.
+struct MojoSplit {
+    at: SplitAt<f32>,
+    missing_left: bool,
 }
 
 struct TreeReader<'b> {
@@ -157,9 +163,8 @@ impl<'b> TreeReader<'b> {
     /// Reads the split of a node, and the last set on its path.
     fn split(
         &mut self,
-        forest: &mut MojoForest,
+        splits: &mut MojoSplits,
         kind: u8,
-        column: u16,
         format: TreeFormat,
         last_set: Option<LevelSet>,
     ) -> Result<(MojoSplit, Option<LevelSet>)> {
@@ -168,20 +173,20 @@ impl<'b> TreeReader<'b> {
         let by = kind & SPLIT;
         if direction == ONLY_MISSING_RIGHT {
             let known = last_set.filter(|_| by != BY_NUMBER && format != TreeFormat::First);
-            let set = known.map_or(LevelSet::NONE, |set| LevelSet { words: (0, 0), ..set });
-            return Ok((MojoSplit::Levels { column, set, missing_left }, last_set));
+            let set = known.map_or(LevelSet::NONE, |set| LevelSet { set: None, ..set });
+            return Ok((MojoSplit { at: splits.add(set), missing_left }, last_set));
         }
         let set = match by {
             BY_NUMBER => {
                 let at = self.float()?;
                 if at.is_nan() {
                     // No value is at least NaN: all go left.
-                    let set = LevelSet::NONE;
-                    return Ok((MojoSplit::Levels { column, set, missing_left }, last_set));
+                    let at = splits.add(LevelSet::NONE);
+                    return Ok((MojoSplit { at, missing_left }, last_set));
                 }
-                return Ok((MojoSplit::Number { column, at, missing_left }, last_set));
+                return Ok((MojoSplit { at: SplitAt::Threshold(at), missing_left }, last_set));
             }
-            BY_SMALL_SET => self.set(forest, 0, SMALL_SET, SMALL_SET * 8)?,
+            BY_SMALL_SET => self.set(splits, 0, SMALL_SET, SMALL_SET * 8)?,
             BY_SET => {
                 let offset = i64::from(u16::from_le_bytes(self.array()?));
                 let (bytes, bits) = if format == TreeFormat::Current {
@@ -191,7 +196,7 @@ impl<'b> TreeReader<'b> {
                     let bytes = self.size(2)?;
                     (bytes, bytes * 8)
                 };
-                self.set(forest, offset, bytes, bits)?
+                self.set(splits, offset, bytes, bits)?
             }
             _ => return Err(damaged(format!("a tree has a node of the type {kind}"))),
         };
@@ -199,20 +204,20 @@ impl<'b> TreeReader<'b> {
             TreeFormat::First => LevelSet { known: LevelSet::NONE.known, ..set },
             TreeFormat::Second | TreeFormat::Current => set,
         };
-        Ok((MojoSplit::Levels { column, set, missing_left }, Some(set)))
+        Ok((MojoSplit { at: splits.add(set), missing_left }, Some(set)))
     }
 
     fn set(
         &mut self,
-        forest: &mut MojoForest,
+        splits: &mut MojoSplits,
         offset: i64,
         bytes: usize,
         bits: usize,
     ) -> Result<LevelSet> {
-        let words = forest.add_bits(self.take(bytes)?);
+        let set = Some(splits.add_bits(self.take(bytes)?));
         // There are fewer bits than eight times the bytes of a file.
         let end = offset.saturating_add(i64::try_from(bits).unwrap_or(i64::MAX));
-        Ok(LevelSet { known: (offset, end), offset, words })
+        Ok(LevelSet { known: (offset, end), offset, set })
     }
 
     /// Where the left and the right child start.

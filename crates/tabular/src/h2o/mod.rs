@@ -9,7 +9,6 @@
 //!   follows;
 //! * [`executable`] converts between tensors and rows; this file is the [`Platform`].
 
-use std::borrow::Cow;
 use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use self::files::MojoArchive;
 use self::model::MojoModel;
 use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
+use crate::refusal::{damaged, unsupported};
 use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
     files as model_files,
@@ -178,16 +178,6 @@ fn read(bytes: Vec<u8>) -> Result<MojoModel> {
         return Err(damaged(format!("not a MOJO, which is a zip file: {EXPORT}")));
     }
     MojoModel::read(&MojoArchive::open(bytes)?.root())
-}
-
-/// The error for a damaged file.
-fn damaged(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::DataLoss, message)
-}
-
-/// The error for an intact model that cannot be evaluated.
-fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::Unimplemented, message)
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::forest::word_and_bit;
 use super::model::{LightgbmModel, ModelHeader};
 use super::tree::{LightgbmTree, LinearLeaf, MissingType, SplitCondition, SplitNode};
 use super::{damaged, unsupported};
+use crate::trees::word_and_bit;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
 use tensorserve_tensor::error::{Error, Result};
 

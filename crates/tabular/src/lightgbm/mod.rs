@@ -6,15 +6,15 @@
 //! * [`forest`], [`objective`] and [`model`] evaluate a model; `estimator` is for those that are steps of
 //!   scikit-learn's pipelines.
 
-use std::borrow::Cow;
 use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::compared::ComparedVersions;
 use crate::evaluated::{self, Evaluated};
+use crate::refusal::{damaged, unsupported};
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::Result;
 
 #[cfg(feature = "sklearn")]
 pub(crate) mod estimator;
@@ -89,16 +89,6 @@ fn read(folder: &Path) -> Result<(Evaluated, bool)> {
         bytes,
     };
     Ok((model, may_lack_coefficients))
-}
-
-/// The error for a damaged file.
-fn damaged(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::DataLoss, message)
-}
-
-/// The error for an intact model that cannot be evaluated.
-fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::Unimplemented, message)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! A model as it is evaluated, whatever the format of its file.
 
-use super::forest::{Forest, MAX_FEATURES};
+use super::forest::Forest;
 use super::objective::{Objective, OutputTransform};
 use super::tree::LightgbmTree;
 use super::{damaged, unsupported};
 use crate::labels::ClassLabels;
 use crate::matrix::count_rows;
+use crate::trees::MAX_FEATURES;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{AlignedVec, DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};

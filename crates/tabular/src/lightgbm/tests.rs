@@ -8,6 +8,7 @@ use super::format::read_file;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::{Platforms, RunOptions};
+use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
 
 const FEATURES: usize = 8;

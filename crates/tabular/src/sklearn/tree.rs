@@ -1,54 +1,42 @@
-//! Decision trees in an array, so that a walk through a tree only goes forward.
+//! The trees of scikit-learn, as pickles store them, and how they split.
 
 use super::estimator::Estimator;
 use super::model::FeatureRows;
 use crate::pickle::{NumpyArray, dtype_kind};
+use crate::refusal::damaged;
+use crate::trees::{
+    BitSets, Forest, Leaf, SplitAt, Splits, StoredNode as NodeOfForest, TreeShape, word_and_bit,
+};
 use tensorserve_tensor::error::Result;
 
-/// The feature of a leaf.
-const LEAF: u32 = u32::MAX >> 2;
-
-/// Flag of [`FlatNode::feature`]: a missing value goes to the left.
-const MISSING_LEFT: u32 = 1 << 31;
-
-/// Flag of [`FlatNode::feature`]: the node splits by categories.
-const CATEGORIES: u32 = 1 << 30;
-
-/// Words of a set of categories in a file.
+/// Words of a set of categories, numbers from 0 to 255.
 pub(super) const WORDS_OF_A_SET: usize = 8;
 
-/// A set of categories, numbers from 0 to 255.
+/// A set of categories.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CategorySet([u64; 4]);
+pub(super) struct CategorySet([u32; WORDS_OF_A_SET]);
 
 impl CategorySet {
     /// The set whose bits are in 32-bit words.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The words are unsigned.
     pub(super) fn from_words(words: &[i64; WORDS_OF_A_SET]) -> Self {
-        let mut set = CategorySet::default();
-        for (word, pair) in set.0.iter_mut().zip(words.as_chunks::<2>().0) {
-            let [low, high] = pair.map(|half| u64::from(half as u32));
-            *word = low | high << 32;
-        }
-        set
+        CategorySet(words.map(|word| word as u32))
     }
 
     /// Adds a category, if it is one.
     pub(super) fn add(&mut self, category: f64) {
-        if (0.0..256.0).contains(&category)
-            && let Some(word) = self.0.get_mut(category as usize / 64)
-        {
-            *word |= 1 << (category as u32 % 64);
+        let Some(category) = category_of(category) else { return };
+        let (word, bit) = word_and_bit(category);
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= bit;
         }
     }
+}
 
-    /// Whether it has `category`, rounded down.
-    fn has(&self, category: f64) -> bool {
-        (0.0..256.0).contains(&category)
-            && self
-                .0
-                .get(category as usize / 64)
-                .is_some_and(|word| word >> (category as u32 % 64) & 1 != 0)
-    }
+/// The category that `value` is, rounded down.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It is in the range.
+fn category_of(value: f64) -> Option<u32> {
+    (0.0..256.0).contains(&value).then_some(value as u32)
 }
 
 /// A split by categories.
@@ -66,16 +54,41 @@ const TREE_LEAF: i64 = -1;
 /// The numbers that a node of scikit-learn's trees is read as.
 const NUMBERS_PER_NODE: usize = 5;
 
-/// A node or a leaf.
-#[derive(Clone, Copy)]
-struct FlatNode {
-    /// Values up to it go to the left child, which is the next node. With the flag [`CATEGORIES`], the
-    /// index of the split.
-    threshold: f64,
-    /// The feature, or [`LEAF`]; and the flags [`MISSING_LEFT`] and [`CATEGORIES`].
-    feature: u32,
-    /// The index of the right child; of a leaf, where its values start.
-    other: u32,
+/// Splits at thresholds, up to which values go to the left, and by categories.
+#[derive(Default)]
+struct SklearnSplits {
+    /// Of special split number `i`, the categories that go to the left are set `2 i`, all known ones set `2 i + 1`.
+    categories: BitSets,
+}
+
+impl Splits for SklearnSplits {
+    type Value = f64;
+    type Stored = f64;
+
+    #[inline]
+    fn is_right(value: f64, threshold: f64) -> bool {
+        value > threshold
+    }
+
+    fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
+        let is_in = |set| category_of(value).is_some_and(|x| self.categories.contains(set, x));
+        match () {
+            () if is_in(2 * index) => false,
+            () if is_in(2 * index + 1) => true,
+            () => missing_right,
+        }
+    }
+}
+
+impl SklearnSplits {
+    /// Adds a split, and returns its index.
+    fn add(&mut self, split: CategorySplit) -> usize {
+        let left = self.categories.extend(split.left.0);
+        let first = self.categories.add(left);
+        let known = self.categories.extend(split.known.0);
+        self.categories.add(known);
+        first / 2
+    }
 }
 
 /// Trees over the same features, whose leaves have the same number of values.
@@ -83,10 +96,7 @@ pub(super) struct SklearnTrees {
     features: usize,
     /// The number of values of a leaf.
     width: usize,
-    nodes: Vec<FlatNode>,
-    roots: Vec<usize>,
-    values: Vec<f64>,
-    splits: Vec<CategorySplit>,
+    forest: Forest<SklearnSplits>,
 }
 
 /// A node as a file stores it.
@@ -100,25 +110,9 @@ pub(super) struct StoredNode {
     pub(super) right: i64,
 }
 
-/// A node that is still to be added.
-struct OpenNode {
-    /// Its index in the file.
-    number: i64,
-    depth: usize,
-    /// The index here of the node whose right child it is.
-    parent: Option<usize>,
-}
-
 impl SklearnTrees {
     pub(super) fn new(features: usize, width: usize) -> Self {
-        SklearnTrees {
-            features,
-            width,
-            nodes: Vec::new(),
-            roots: Vec::new(),
-            values: Vec::new(),
-            splits: Vec::new(),
-        }
+        SklearnTrees { features, width, forest: Forest::default() }
     }
 
     pub(super) fn features(&self) -> usize {
@@ -130,7 +124,7 @@ impl SklearnTrees {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.roots.len()
+        self.forest.len()
     }
 
     /// Adds a tree of `estimator`. `leaf` appends the values of a leaf, given its index in the file
@@ -142,122 +136,65 @@ impl SklearnTrees {
         columns: Option<&[usize]>,
         mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
     ) -> Result<()> {
-        let too_large = || estimator.damaged("a tree has too many nodes");
-        self.roots.push(self.nodes.len());
-        let mut visited = vec![false; stored.len()];
-        let mut open = vec![OpenNode { number: 0, depth: 0, parent: None }];
-        while let Some(OpenNode { number, depth, parent }) = open.pop() {
+        let (features, width) = (self.features, self.width);
+        let most_nodes = stored.len().max(1);
+        let shape = TreeShape { output: self.forest.len(), features, width, most_nodes };
+        let added = self.forest.add_tree(shape, 0, |number, depth, splits| {
             let number = usize::try_from(number).unwrap_or(usize::MAX);
             let node = stored
                 .get(number)
-                .ok_or_else(|| estimator.damaged("a node of a tree has a missing child"))?;
-            match visited.get_mut(number) {
-                Some(visited) if !*visited => *visited = true,
-                _ => return Err(estimator.damaged("a node of a tree has two parents")),
-            }
-            let index = self.nodes.len();
-            let right = u32::try_from(index).map_err(|_| too_large())?;
-            if let Some(parent) = parent
-                && let Some(parent) = self.nodes.get_mut::<usize>(parent)
-            {
-                parent.other = right;
-            }
+                .ok_or_else(|| damaged("a node of a tree has a missing child"))?;
             let Some((feature, threshold)) = node.split else {
-                let start = u32::try_from(self.values.len()).map_err(|_| too_large())?;
-                self.nodes.push(FlatNode { threshold: 0.0, feature: LEAF, other: start });
-                leaf(number, depth, &mut self.values);
-                self.values.resize(start as usize + self.width, 0.0);
-                continue;
+                let mut values = Vec::with_capacity(width);
+                leaf(number, depth as usize, &mut values);
+                values.resize(width, 0.0);
+                return Ok(NodeOfForest::Leaf(Leaf::from_values(values)));
             };
-            let feature = self.column_of(feature, columns).ok_or_else(|| {
-                estimator.damaged(format_args!(
-                    "a tree splits by feature {feature}, which does not exist"
-                ))
+            let column = column_of(feature, columns).filter(|column| *column < features);
+            let column = column.ok_or_else(|| {
+                damaged(format!("a tree splits by feature {feature}, which does not exist"))
             })?;
-            let mut flags = if node.missing_left { MISSING_LEFT } else { 0 };
-            let mut threshold = threshold;
-            if let Some(split) = node.categories {
-                flags |= CATEGORIES;
-                threshold = self.splits.len() as f64;
-                self.splits.push(split);
-            }
-            self.nodes.push(FlatNode { threshold, feature: feature | flags, other: 0 });
-            // The left child is popped first, and so is the next node.
-            let depth = depth + 1;
-            open.push(OpenNode { number: node.right, depth, parent: Some(index) });
-            open.push(OpenNode { number: node.left, depth, parent: None });
-        }
-        Ok(())
-    }
-
-    /// The column of feature number `feature` of a tree; `None` if there is no such column.
-    fn column_of(&self, feature: i64, columns: Option<&[usize]>) -> Option<u32> {
-        let feature = usize::try_from(feature).ok()?;
-        let column = match columns {
-            Some(columns) => *columns.get(feature)?,
-            None => feature,
-        };
-        let column = u32::try_from(column).ok().filter(|_| column < self.features)?;
-        (column < LEAF).then_some(column)
-    }
-
-    /// Whether a row goes to the left child of a node that splits by categories.
-    fn is_left_category(&self, node: FlatNode, value: f64) -> bool {
-        let missing = node.feature & MISSING_LEFT != 0;
-        match self.splits.get(node.threshold as usize) {
-            Some(split) if split.left.has(value) => true,
-            Some(split) if split.known.has(value) => false,
-            _ => missing,
-        }
-    }
-
-    /// The values of the leaf that `row` reaches in the tree with the root `root`.
-    fn leaf(&self, root: usize, row: &[f64]) -> &[f64] {
-        match self.splits.is_empty() {
-            true => self.leaf_by::<false>(root, row),
-            false => self.leaf_by::<true>(root, row),
-        }
-    }
-
-    /// As [`SklearnTrees::leaf`]; only with `CATEGORICAL` are there splits by categories.
-    fn leaf_by<const CATEGORICAL: bool>(&self, root: usize, row: &[f64]) -> &[f64] {
-        let mut at = root;
-        while let Some(node) = self.nodes.get(at) {
-            let feature = node.feature & LEAF;
-            if feature == LEAF {
-                at = node.other as usize;
-                break;
-            }
-            let value = row.get(feature as usize).copied().unwrap_or(f64::NAN);
-            let is_left = match CATEGORICAL && node.feature & CATEGORIES != 0 {
-                true => self.is_left_category(*node, value),
-                false => {
-                    value <= node.threshold || (value.is_nan() && node.feature & MISSING_LEFT != 0)
+            let at = match node.categories {
+                Some(split) => SplitAt::Special(splits.add(split)),
+                None if threshold.is_nan() => {
+                    return Err(damaged("a threshold of a tree is not a number"));
                 }
+                None => SplitAt::Threshold(threshold),
             };
-            at = if is_left { at + 1 } else { node.other as usize };
-        }
-        self.values.get(at..at + self.width).unwrap_or_default()
+            Ok(NodeOfForest::Split {
+                feature: column,
+                at,
+                missing_right: !node.missing_left,
+                children: [node.left, node.right],
+            })
+        });
+        added.map_err(|error| error.context(estimator.class()))
     }
 
     /// Calls `take` for each row and tree, with the indices of the tree and of the row, and the
     /// values of the leaf.
     pub(super) fn walk(&self, rows: FeatureRows, mut take: impl FnMut(usize, usize, &[f64])) {
-        for (tree, root) in self.roots.iter().enumerate() {
-            for (number, row) in rows.iter().enumerate() {
-                take(tree, number, self.leaf(*root, row));
-            }
-        }
+        self.forest.for_each_leaf(rows.iter(), |row, tree, leaf| {
+            take(tree, row, leaf);
+        });
     }
 
     /// Adds the values of each row's leaf in every tree to the `width` values of the row in `out`.
     pub(super) fn sum(&self, rows: FeatureRows, out: &mut [f64]) {
-        for root in &self.roots {
-            for (row, out) in rows.iter().zip(out.chunks_exact_mut(self.width.max(1))) {
-                let values = self.leaf(*root, row);
-                out.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-            }
-        }
+        let width = self.width;
+        self.forest.for_each_leaf(rows.iter(), |row, _, leaf| {
+            let sums = out.get_mut(row * width..(row + 1) * width).unwrap_or_default();
+            sums.iter_mut().zip(leaf).for_each(|(sum, value)| *sum += value);
+        });
+    }
+}
+
+/// The column of feature number `feature` of a tree; `None` if there is no such column.
+fn column_of(feature: i64, columns: Option<&[usize]>) -> Option<usize> {
+    let feature = usize::try_from(feature).ok()?;
+    match columns {
+        Some(columns) => columns.get(feature).copied(),
+        None => Some(feature),
     }
 }
 

@@ -5,7 +5,7 @@
 //! (`src/learner.cc`), `GBTreeModelParam` (`src/gbm/gbtree_model.h`), `TreeParam` and `RegTree::Node`
 //! (`include/xgboost/tree_model.h`), `DeprecatedGBLinearModelParam` (`src/gbm/gblinear_model.h`).
 
-use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree};
+use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree, add_tree};
 use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
 use super::reader::ByteReader;
 use super::{RoundSelection, damaged, unsupported};
@@ -150,7 +150,8 @@ fn read_trees(
     let mut forest = Forest::default();
     for (number, (tree, output)) in trees.iter().zip(outputs).enumerate() {
         let weight = weights.get(number).copied().unwrap_or(1.0);
-        let added = forest.add(tree, weight, output, parameters.outputs, parameters.features);
+        let added =
+            add_tree(&mut forest, tree, weight, output, parameters.outputs, parameters.features);
         added.map_err(|e| e.context(format!("tree {number}")))?;
     }
     Ok(BinaryTrees { forest, parallel })

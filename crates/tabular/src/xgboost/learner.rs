@@ -2,7 +2,7 @@
 //! are those of the library's schema (`doc/model.schema`).
 
 use super::document::{DocumentValue, index, narrow};
-use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree};
+use super::forest::{self, Forest, NodeCondition, XgboostNode, XgboostTree};
 use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
 use super::objective::LibraryVersion;
 use super::{RoundSelection, damaged, json, unsupported};
@@ -137,7 +137,7 @@ fn add_tree(
     let tree = read_tree(document, number, parameters.outputs)?;
     let output =
         index(output).ok_or_else(|| damaged(format!("the output {output} is not an index")))?;
-    forest.add(&tree, weight, output, parameters.outputs, parameters.features)
+    forest::add_tree(forest, &tree, weight, output, parameters.outputs, parameters.features)
 }
 
 /// The last boosting round to use; `None` for all.

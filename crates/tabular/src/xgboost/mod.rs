@@ -6,15 +6,15 @@
 //! * [`forest`], [`objective`] and [`model`] evaluate a model; `embedded` is for those inside the models of
 //!   other platforms, and `estimator` for those that are steps of scikit-learn's pipelines.
 
-use std::borrow::Cow;
 use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::compared::ComparedVersions;
 use crate::evaluated::{self, Evaluated};
+use crate::refusal::{damaged, unsupported};
 use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::Result;
 
 mod binary;
 mod document;
@@ -100,16 +100,6 @@ fn read(folder: &Path) -> Result<Evaluated> {
         executable: Arc::new(model),
         bytes,
     })
-}
-
-/// The error for a damaged file.
-fn damaged(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::DataLoss, message)
-}
-
-/// The error for an intact model that cannot be evaluated.
-fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(Code::Unimplemented, message)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::model::dimension;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::{Platforms, RunOptions};
+use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 const IRIS: &str = "simple-tensorflow-serving/models/xgboost_iris";

@@ -2,6 +2,8 @@
 //!
 //! Source: `org.apache.spark.ml.tree.treeModels` and `DecisionTreeModelReadWrite` of Spark 2.4 to 4.1.
 
+use std::iter;
+
 use super::super::folder::StageFolder;
 use super::super::numeric::{logistic, normalize};
 use super::super::parquet::ParquetColumns;
@@ -11,6 +13,9 @@ use super::super::stage::Stage;
 use super::super::table::VectorRow;
 use super::super::{damaged, float, index_of};
 use super::predict::{ClassModel, Classifier, Decision, Regressor, decision, regression};
+use crate::trees::{
+    self, BitSets, Leaf, Row, SplitAt, Splits, StoredNode, TreeShape, word_and_bit,
+};
 use tensorserve_tensor::error::Result;
 
 /// The folder with the weights of trees.
@@ -19,40 +24,35 @@ const TREES: &str = "treesMetadata";
 /// The most categories of all splits of a model.
 const MAX_CATEGORIES: usize = 1 << 28;
 
-/// What a node asks.
-#[derive(Debug)]
-enum Split {
-    /// Left if the element is at most this.
-    Most(f64),
-    /// Left if the element is one of these categories, of which the bits are set.
-    Among(Box<[u64]>, bool),
+/// Splits at thresholds, up to which values go to the left, and by categories. NaN goes to the right of a threshold.
+#[derive(Default)]
+pub(in super::super) struct SparkSplits {
+    categories: BitSets,
+    /// For each special split, the categories, and whether these go to the left, or all others.
+    special: Vec<(usize, bool)>,
 }
 
-#[derive(Debug)]
-enum Node {
-    Leaf {
-        prediction: f64,
-    },
-    Split {
-        element: u32,
-        /// The nodes that follow, by their indices.
-        left: u32,
-        right: u32,
-        split: Split,
-    },
+impl Splits for SparkSplits {
+    type Value = f64;
+    type Stored = f64;
+
+    #[inline]
+    fn is_right(value: f64, threshold: f64) -> bool {
+        value > threshold
+    }
+
+    fn is_right_special(&self, index: usize, value: f64, _missing_right: bool) -> bool {
+        let Some(&(set, is_left)) = self.special.get(index) else { return true };
+        let category = index_of(value);
+        let is_whole = float(category) == value;
+        let category = u32::try_from(category).ok().filter(|_| is_whole);
+        category.is_some_and(|category| self.categories.contains(set, category)) != is_left
+    }
 }
 
-/// A tree, whose root is its first node.
-#[derive(Debug, Default)]
-pub(in super::super) struct Tree {
-    nodes: Vec<Node>,
-    /// What each node has for each class; empty for a tree of numbers.
-    classes: usize,
-    stats: Vec<f64>,
-}
-
-impl VectorRow<'_> {
-    fn element(self, at: usize) -> f64 {
+impl Row<f64> for VectorRow<'_> {
+    #[inline]
+    fn value(self, at: usize) -> f64 {
         match self {
             VectorRow::Dense(values) => values.get(at).copied().unwrap_or(0.0),
             VectorRow::Sparse(entries) => {
@@ -60,46 +60,6 @@ impl VectorRow<'_> {
                 found.ok().and_then(|found| entries.get(found)).map_or(0.0, |(_, value)| *value)
             }
         }
-    }
-}
-
-impl Split {
-    fn goes_left(&self, value: f64) -> bool {
-        match self {
-            Split::Most(threshold) => value <= *threshold,
-            Split::Among(categories, is_left) => {
-                let category = index_of(value);
-                let is_whole = float(category) == value;
-                let bits = categories.get(category / 64).copied().unwrap_or(0);
-                (is_whole && bits >> (category % 64) & 1 == 1) == *is_left
-            }
-        }
-    }
-}
-
-impl Tree {
-    /// The index of the leaf of a row.
-    fn leaf(&self, row: VectorRow<'_>) -> usize {
-        let mut at = 0;
-        // Children come after their parents, so that this ends.
-        while let Some(Node::Split { element, left, right, split }) = self.nodes.get(at) {
-            let goes_left = split.goes_left(row.element(*element as usize));
-            at = (if goes_left { *left } else { *right }) as usize;
-        }
-        at
-    }
-
-    fn prediction(&self, row: VectorRow<'_>) -> f64 {
-        match self.nodes.get(self.leaf(row)) {
-            Some(Node::Leaf { prediction }) => *prediction,
-            _ => f64::NAN,
-        }
-    }
-
-    /// What the leaf of a row has for each class.
-    fn stats(&self, row: VectorRow<'_>) -> &[f64] {
-        let start = self.leaf(row) * self.classes;
-        self.stats.get(start..start + self.classes).unwrap_or_default()
     }
 }
 
@@ -139,76 +99,83 @@ impl<'p> NodeColumns<'p> {
         })
     }
 
-    /// The tree of the nodes in `rows`, for so many classes and elements. Its splits may have `left_over`
-    /// categories.
-    fn tree(
+    /// Adds the tree of the nodes in `rows` to `forest`, whose splits may have `left_over` more categories.
+    fn add_tree(
         &self,
         mut rows: Vec<usize>,
-        classes: usize,
-        features: usize,
+        forest: &mut Forest,
         left_over: &mut usize,
-    ) -> Result<Tree> {
+    ) -> Result<()> {
         let at = |column: &[f64], row: usize| column.get(row).copied().unwrap_or(f64::NAN);
         rows.sort_by_key(|row| index_of(at(self.ids, *row)));
-        let mut tree = Tree { nodes: Vec::with_capacity(rows.len()), classes, stats: Vec::new() };
-        let count = rows.len();
-        if count == 0 {
+        if rows.is_empty() {
             return Err(damaged("a tree has no nodes"));
         }
-        for (index, row) in rows.into_iter().enumerate() {
-            if index_of(at(self.ids, row)) != index {
+        for (index, row) in rows.iter().enumerate() {
+            if index_of(at(self.ids, *row)) != index {
                 return Err(damaged("the ids of a tree's nodes are not 0, 1, 2, …"));
             }
-            let (left, right) = (at(self.lefts, row), at(self.rights, row));
-            let stats = self.stats.row(row);
-            if classes > 0 && stats.len() != classes {
+            if forest.classes > 0 && self.stats.row(*row).len() != forest.classes {
                 return Err(damaged("a node does not have a value for each class"));
             }
-            tree.stats.extend(stats.iter().take(classes));
-            if left < 0.0 {
-                tree.nodes.push(Node::Leaf { prediction: at(self.predictions, row) });
-                continue;
-            }
-            let child = |child: f64| {
-                let child = index_of(child);
-                let is_valid = child > index && child < count;
-                u32::try_from(child).ok().filter(|_| is_valid)
-            };
-            let element = index_of(at(self.elements, row));
-            let element = u32::try_from(element).ok().filter(|_| element < features);
-            let parts = child(left).zip(child(right)).zip(element);
-            let ((left, right), element) =
-                parts.ok_or_else(|| damaged("a node of a tree has no valid children"))?;
-            let split = split_of(at(self.categories, row), self.values.row(row), left_over)?;
-            tree.nodes.push(Node::Split { element, left, right, split });
         }
-        Ok(tree)
+        let (classes, features) = (forest.classes, forest.features);
+        let shape = TreeShape {
+            output: forest.trees.len(),
+            features,
+            width: classes.max(1),
+            most_nodes: rows.len(),
+        };
+        let invalid = || damaged("a node of a tree has no valid children");
+        forest.trees.add_tree(shape, 0, |index, _, splits| {
+            let row = *rows.get(index).ok_or_else(invalid)?;
+            let (left, right) = (at(self.lefts, row), at(self.rights, row));
+            if left < 0.0 {
+                return Ok(StoredNode::Leaf(match classes {
+                    0 => Leaf::Number(at(self.predictions, row)),
+                    _ => Leaf::from_values(self.stats.row(row).to_vec()),
+                }));
+            }
+            let child = |child: f64| Some(index_of(child)).filter(|child| *child > index);
+            let feature = index_of(at(self.elements, row));
+            let children = child(left).zip(child(right)).filter(|_| feature < features);
+            let (left, right) = children.ok_or_else(invalid)?;
+            let categories = at(self.categories, row);
+            let at = splits.add(categories, self.values.row(row), left_over)?;
+            Ok(StoredNode::Split { feature, at, missing_right: true, children: [left, right] })
+        })
     }
 }
 
-/// The split at a threshold, or by categories, of which there are so many. All splits may have `left` more.
-fn split_of(categories: f64, values: &[f64], left: &mut usize) -> Result<Split> {
-    if categories < 0.0 {
-        let threshold = values.first().copied();
-        return threshold.map(Split::Most).ok_or_else(|| damaged("a split has no threshold"));
-    }
-    let count = index_of(categories);
-    *left =
-        left.checked_sub(count).ok_or_else(|| damaged("its splits have too many categories"))?;
-    // Spark keeps the smaller of both sets, which decides where unseen categories go.
-    let is_left = values.len() <= count / 2;
-    let mut bits = vec![0u64; count.div_ceil(64)];
-    let mut set = |category: usize, is_set: bool| {
-        if let Some(word) = bits.get_mut(category / 64) {
-            let bit = 1 << (category % 64);
-            *word = if is_set { *word | bit } else { *word & !bit };
+impl SparkSplits {
+    /// Adds the split at a threshold, or by categories, of which there are so many. All splits may have `left` more.
+    fn add(&mut self, categories: f64, values: &[f64], left: &mut usize) -> Result<SplitAt<f64>> {
+        if categories < 0.0 {
+            let threshold = values.first().copied().filter(|threshold| !threshold.is_nan());
+            let threshold = threshold.ok_or_else(|| damaged("a split has no threshold"))?;
+            return Ok(SplitAt::Threshold(threshold));
         }
-    };
-    if !is_left {
-        (0..count).for_each(|category| set(category, true));
+        let count = index_of(categories);
+        *left = left
+            .checked_sub(count)
+            .ok_or_else(|| damaged("its splits have too many categories"))?;
+        // Spark keeps the smaller of both sets, which decides where unseen categories go.
+        let is_left = values.len() <= count / 2;
+        let mut words = vec![if is_left { 0 } else { u32::MAX }; count.div_ceil(32)];
+        for category in values {
+            let (word, bit) = word_and_bit(u32::try_from(index_of(*category)).unwrap_or(u32::MAX));
+            if let Some(word) = words.get_mut(word) {
+                *word = if is_left { *word | bit } else { *word & !bit };
+            }
+        }
+        // No category beyond the last is in a set.
+        if let Some(last) = words.last_mut().filter(|_| !count.is_multiple_of(32)) {
+            *last &= (1 << (count % 32)) - 1;
+        }
+        let range = self.categories.extend(words);
+        self.special.push((self.categories.add(range), is_left));
+        Ok(SplitAt::Special(self.special.len() - 1))
     }
-    values.iter().for_each(|category| set(index_of(*category), is_left));
-    Ok(Split::Among(bits.into(), is_left))
 }
 
 /// The number of features of a model, and of its classes.
@@ -226,24 +193,43 @@ fn sizes(folder: &StageFolder, is_classifier: bool) -> Result<(usize, usize)> {
     }
 }
 
-fn read_tree(folder: &StageFolder, is_classifier: bool) -> Result<(Tree, usize)> {
+fn read_tree(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
     let (features, classes) = sizes(folder, is_classifier)?;
     let table = folder.table("data")?;
+    let mut forest = Forest::new(features, classes);
     let mut left_over = MAX_CATEGORIES;
-    let tree = NodeColumns::read(&table, "")?.tree(
-        (0..table.rows).collect(),
-        classes,
-        features,
-        &mut left_over,
-    )?;
-    Ok((tree, features))
+    let rows = (0..table.rows).collect();
+    NodeColumns::read(&table, "")?.add_tree(rows, &mut forest, &mut left_over)?;
+    Ok(forest)
 }
 
 /// Trees with their weights.
+#[derive(Default)]
 struct Forest {
-    trees: Vec<Tree>,
+    trees: trees::Forest<SparkSplits>,
     weights: Vec<f64>,
     features: usize,
+    /// The classes for each of which a leaf has a value; 0 for trees of numbers.
+    classes: usize,
+}
+
+impl Forest {
+    fn new(features: usize, classes: usize) -> Self {
+        Forest { features, classes, ..Forest::default() }
+    }
+
+    /// The sum of what `take` makes of each tree, by its number and the values of the leaf of `row`.
+    fn sum(&self, row: VectorRow<'_>, take: impl Fn(usize, &[f64]) -> f64) -> f64 {
+        // As a sum of an iterator begins.
+        let mut sum = -0.0;
+        self.trees.for_each_leaf(iter::once(row), |_, tree, leaf| sum += take(tree, leaf));
+        sum
+    }
+}
+
+/// The number that a leaf predicts.
+fn prediction(leaf: &[f64]) -> f64 {
+    leaf.first().copied().unwrap_or(f64::NAN)
 }
 
 fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
@@ -264,11 +250,13 @@ fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
             rows.push(row);
         }
     }
+    let mut forest = Forest::new(features, classes);
     let mut left_over = MAX_CATEGORIES;
-    let trees = rows.into_iter().map(|rows| columns.tree(rows, classes, features, &mut left_over));
-    let trees: Vec<Tree> = trees.collect::<Result<_>>()?;
-    let weights = read_weights(folder, trees.len())?;
-    Ok(Forest { trees, weights, features })
+    for rows in rows {
+        columns.add_tree(rows, &mut forest, &mut left_over)?;
+    }
+    forest.weights = read_weights(folder, forest.trees.len())?;
+    Ok(forest)
 }
 
 /// The weights of trees, by their numbers.
@@ -291,15 +279,20 @@ fn read_weights(folder: &StageFolder, count: usize) -> Result<Vec<f64>> {
     }
 }
 
-impl Regressor for Tree {
+/// A single tree.
+struct OneTree(Forest);
+
+impl Regressor for OneTree {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
-        self.prediction(row)
+        self.0.sum(row, |_, leaf| prediction(leaf))
     }
 }
 
-impl Classifier for Tree {
+impl Classifier for OneTree {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
-        raw.iter_mut().zip(self.stats(row)).for_each(|(raw, stat)| *raw = *stat);
+        self.0.trees.for_each_leaf(iter::once(row), |_, _, leaf| {
+            raw.iter_mut().zip(leaf).for_each(|(raw, stat)| *raw = *stat);
+        });
     }
 
     fn probabilities(&self, raw: &mut [f64]) {
@@ -312,21 +305,19 @@ struct MeanForest(Forest);
 
 impl Regressor for MeanForest {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
-        let sum: f64 = self.0.trees.iter().map(|tree| tree.prediction(row)).sum();
-        sum / float(self.0.trees.len())
+        self.0.sum(row, |_, leaf| prediction(leaf)) / float(self.0.trees.len())
     }
 }
 
 impl Classifier for MeanForest {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         raw.fill(0.0);
-        for tree in &self.0.trees {
-            let stats = tree.stats(row);
+        self.0.trees.for_each_leaf(iter::once(row), |_, _, stats| {
             let total: f64 = stats.iter().sum();
             if total != 0.0 {
                 raw.iter_mut().zip(stats).for_each(|(raw, stat)| *raw += stat / total);
             }
-        }
+        });
     }
 
     fn probabilities(&self, raw: &mut [f64]) {
@@ -339,8 +330,8 @@ struct BoostedTrees(Forest);
 
 impl Regressor for BoostedTrees {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
-        let trees = self.0.trees.iter().zip(&self.0.weights);
-        trees.map(|(tree, weight)| tree.prediction(row) * weight).sum()
+        let weight = |tree| self.0.weights.get(tree).copied().unwrap_or(f64::NAN);
+        self.0.sum(row, |tree, leaf| prediction(leaf) * weight(tree))
     }
 }
 
@@ -360,14 +351,13 @@ impl Classifier for BoostedTrees {
 }
 
 pub(in super::super) fn tree_classifier(folder: &StageFolder) -> Result<ClassModel> {
-    let (tree, features) = read_tree(folder, true)?;
-    class_model(folder, tree.classes, features, Box::new(tree))
+    let tree = read_tree(folder, true)?;
+    class_model(folder, tree.classes, tree.features, Box::new(OneTree(tree)))
 }
 
 pub(in super::super) fn forest_classifier(folder: &StageFolder) -> Result<ClassModel> {
     let forest = read_forest(folder, true)?;
-    let classes = forest.trees.first().map_or(0, |tree| tree.classes);
-    class_model(folder, classes, forest.features, Box::new(MeanForest(forest)))
+    class_model(folder, forest.classes, forest.features, Box::new(MeanForest(forest)))
 }
 
 pub(in super::super) fn boosted_classifier(folder: &StageFolder) -> Result<ClassModel> {
@@ -390,8 +380,8 @@ pub(in super::super) fn tree_regressor(
     folder: &StageFolder,
     schema: &mut Schema,
 ) -> Result<Box<dyn Stage>> {
-    let (tree, features) = read_tree(folder, false)?;
-    regression(folder, schema, Some(features), Box::new(tree))
+    let tree = read_tree(folder, false)?;
+    regression(folder, schema, Some(tree.features), Box::new(OneTree(tree)))
 }
 
 pub(in super::super) fn forest_regressor(
