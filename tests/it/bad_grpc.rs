@@ -1,7 +1,7 @@
 //! HTTP/2 connections that flood, stall or stay silent: they take little memory, the server closes
 //! abusive ones, and the calls of other clients continue.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use tonic::Code;
 
+use crate::support::client::get;
 use crate::support::grpc::{
-    CONTINUATION, Caller, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, PREDICT, PREFACE,
-    RESET, SETTINGS, body, frame, half_plus_two, head,
+    CONTINUATION, Caller, DATA, END_HEADERS, END_STREAM, Frames, GO_AWAY, HEADERS, PING, PREDICT,
+    PREFACE, RESET, SETTINGS, body, frame, half_plus_two, head,
 };
 use crate::support::process::Process;
-use crate::support::project;
+use crate::support::{project, wait_until};
 
 const ENHANCE_YOUR_CALM: u32 = 11;
 
@@ -258,4 +259,58 @@ fn connections_are_counted() {
     caller.half_plus_two().expect("an answer");
     assert!(start.elapsed() > Duration::from_millis(500), "a fifth connection was served");
     drop(quiet);
+}
+
+/// The most calls of a client that may wait for their messages, and those of a connection that may be open.
+const SILENT_CALLS: u32 = 4096;
+const OF_CONNECTION: u32 = 256;
+
+/// Makes silent calls that are refused, 64 at a time, from `stream` on, which moves behind them, until a frame of this
+/// type arrives, or the server closes the connection. Returns the payload.
+fn refused_until(frames: &mut Frames, kind: u8, stream: &mut u32) -> Option<Vec<u8>> {
+    loop {
+        assert!(*stream < 2 * 10_000, "10,000 refused calls have no consequence");
+        let calls: Vec<u8> = (0..64).flat_map(|number| call(*stream + 2 * number)).collect();
+        *stream += 128;
+        frames.send(&calls).ok()?;
+        let mut answered = 0;
+        while answered < 64 {
+            let (found, payload) = frames.next().ok()?;
+            if found == kind {
+                return Some(payload);
+            }
+            answered += usize::from(found == HEADERS);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_goes_on_with_refused_calls_is_sent_away_and_others_are_served() {
+    let process = Process::serve(&project("models/half_plus_two"), &[]);
+    let attacker = Ipv4Addr::new(127, 0, 0, 2);
+    let silent: Vec<_> = (0..SILENT_CALLS / OF_CONNECTION)
+        .map(|_| {
+            let mut frames = Frames::connect_from(attacker, process.grpc());
+            let calls: Vec<u8> = (0..OF_CONNECTION).flat_map(|n| call(1 + 2 * n)).collect();
+            frames.send(&calls).expect("sent");
+            frames
+        })
+        .collect();
+    let in_flight = || {
+        let metrics = get(process.address, "/metrics").text();
+        let line = metrics.lines().find_map(|l| l.strip_prefix("tensorserve_in_flight_requests "));
+        line.and_then(|number| number.trim().parse::<f64>().ok()).expect("a number")
+    };
+    wait_until("all calls are there", || in_flight() >= f64::from(SILENT_CALLS));
+    let mut frames = Frames::connect_from(attacker, process.grpc());
+    let mut stream = 1;
+    let farewell = refused_until(&mut frames, GO_AWAY, &mut stream).expect("a GOAWAY");
+    assert_eq!(farewell.get(4..8), Some(&ENHANCE_YOUR_CALM.to_be_bytes()[..]));
+    let good = Caller::connect(process.grpc()).expect("connects");
+    good.half_plus_two().expect("an answer to another client");
+    let end = refused_until(&mut frames, GO_AWAY, &mut stream);
+    assert!(end.is_none_or(|farewell| farewell.get(4..8) != Some(&[0; 4])), "it is cut off");
+    assert!(frames.until_closed().is_ok(), "the connection is closed");
+    good.half_plus_two().expect("an answer to another client");
+    drop(silent);
 }

@@ -18,7 +18,7 @@ use super::caught::CaughtService;
 use super::deadline;
 use super::gate::Gate;
 use super::held_call::HeldBody;
-use super::incoming::ClientAddress;
+use super::incoming::ConnectedClient;
 use super::priority;
 use super::recorded::RecordedCall;
 use super::silent::SilentCalls;
@@ -125,7 +125,7 @@ where
 {
     /// The record of the call, if it is recorded.
     fn record(&self, request: &mut http::Request<Body>) -> Option<RecordedCall> {
-        let client = request.extensions().get().and_then(|ClientAddress(address)| *address);
+        let client = request.extensions().get().and_then(|client: &ConnectedClient| client.address);
         let recorded = RecordedCall::begin(self.api.observer(), request, client)?;
         if let Some(method) = self.api.method_name(request.uri().path()) {
             recorded.trace().note(|facts| facts.route = Some(method.to_owned()));
@@ -160,14 +160,14 @@ where
         let budget = self.api.silent_budget();
         let (limit, arrival) = (self.body_timeout, self.arrival(&request, permission, &budget));
         let records = (self.api.engine().metrics().clone(), request.extensions().get().cloned());
-        let client = request.extensions().get().and_then(|ClientAddress(address)| *address);
+        let client = request.extensions().get().cloned().unwrap_or_default();
+        let ConnectedClient { address, .. } = client;
         let silence = (client, self.silent_calls.clone());
         let request =
             request.map(|body| Body::new(TimedBody::new(body, limit, arrival, records, silence)));
         let path = request.uri().path();
         let authorization = request.headers().get(http::header::AUTHORIZATION);
         let authorization = authorization.map(http::HeaderValue::as_bytes);
-        let address = request.extensions().get().and_then(|ClientAddress(address)| *address);
         match self.gate.ask(permission, authorization, address) {
             AuthOutcome::Decided(Ok(identity)) => {
                 priority::grant(&budget, &identity, asked_priority(&request));

@@ -9,7 +9,7 @@
 //! Source: RFC 9113, sections 5.2, 6.5.2 and 6.9.
 
 use std::collections::HashMap;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::drain::{DRAIN_PAUSE, ListenerActivity};
+use super::farewell::{Farewell, RefusedCalls};
 use super::frames::{
     DATA, END_STREAM, FrameHead, FrameSplitter, HEADERS, RESET, SETTINGS, WINDOW_UPDATE,
 };
@@ -48,6 +49,7 @@ pub(super) struct FlowWindows {
     connection: i64,
     /// When the server last sent data.
     moved: Instant,
+    farewell: Farewell,
 }
 
 /// The window of a stream that the server has not ended.
@@ -77,7 +79,28 @@ impl FlowWindows {
             initial: DEFAULT_WINDOW,
             connection: DEFAULT_WINDOW,
             moved: Instant::now(),
+            farewell: Farewell::default(),
         }
+    }
+
+    /// The calls of the connection that are refused: after many of them its client is to leave.
+    pub(super) fn refused_calls(&self) -> RefusedCalls {
+        self.farewell.refused()
+    }
+
+    /// The part of a frame of its own that is to be written now.
+    pub(super) fn own_bytes(&mut self) -> &[u8] {
+        self.farewell.bytes(self.from_server.is_between_frames())
+    }
+
+    pub(super) fn wrote_own(&mut self, count: usize) {
+        self.farewell.wrote(count);
+    }
+
+    /// # Errors
+    /// If the client was asked to leave, and makes more calls.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.farewell.check()
     }
 
     /// Counts bytes of the client.
@@ -186,7 +209,8 @@ impl FlowWindows {
         self.hurry();
         while self.alarm.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            let is_left = self.is_ending && !self.heard && self.streams.is_empty();
+            let may_end = self.is_ending || self.farewell.is_said();
+            let is_left = may_end && !self.heard && self.streams.is_empty();
             if is_left || self.blocked_at(now) {
                 return true;
             }

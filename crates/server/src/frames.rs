@@ -18,6 +18,9 @@ pub(super) const CONTINUATION: u8 = 9;
 /// The flag of the last frame of a stream.
 pub(super) const END_STREAM: u8 = 1;
 
+/// The flag of the last frame with fields of a head.
+const END_HEADERS: u8 = 4;
+
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHead {
@@ -58,6 +61,14 @@ impl FrameSplitter {
     /// What a server sends.
     pub(super) fn of_server() -> Self {
         FrameSplitter { left: 0, ..FrameSplitter::of_client() }
+    }
+
+    /// Whether another frame may be put here. The frames of one head belong together.
+    pub(super) fn is_between_frames(&self) -> bool {
+        let is_within_head = |frame: FrameHead| {
+            matches!(frame.kind, HEADERS | CONTINUATION) && frame.flags & END_HEADERS == 0
+        };
+        self.left == 0 && self.filled == 0 && self.frame.is_some_and(|frame| !is_within_head(frame))
     }
 
     /// The first part of a frame in `bytes` from `at` on, which moves behind it; `None` at the end.

@@ -20,6 +20,7 @@ use tonic::transport::server::Connected;
 
 use super::corked::CorkedStream;
 use super::drain::{ListenerActivity, OpenConnection};
+use super::farewell::RefusedCalls;
 use super::flow::FlowWindows;
 use super::frames::PREFACE;
 use super::observed::{ObservedStream, StreamObserver};
@@ -44,19 +45,23 @@ pub(super) struct GrpcTimeLimits {
 pub(super) type GrpcConnection =
     ObservedStream<MaybeTlsStream<TimedWrites<CorkedStream>>, ConnectionGuard>;
 
-/// The address of a connection's client, in the extensions of its calls; `None` for a UNIX socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClientAddress(pub(super) Option<IpAddr>);
+/// The client of a connection, in the extensions of its calls.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConnectedClient {
+    /// `None` for a UNIX socket.
+    pub(super) address: Option<IpAddr>,
+    pub(super) refused: RefusedCalls,
+}
 
 /// Knows the client of its connection.
 pub(super) trait KnownClient {
-    fn client(&self) -> ClientAddress;
+    fn client(&self) -> ConnectedClient;
 }
 
 impl<S, W: KnownClient> Connected for ObservedStream<S, W> {
-    type ConnectInfo = ClientAddress;
+    type ConnectInfo = ConnectedClient;
 
-    fn connect_info(&self) -> ClientAddress {
+    fn connect_info(&self) -> ConnectedClient {
         self.watch.client()
     }
 }
@@ -93,7 +98,7 @@ struct AcceptedConnection {
 
 /// The place of a connection among those that may be open.
 struct OccupiedPlace {
-    client: ClientAddress,
+    address: IpAddr,
     _permit: OwnedSemaphorePermit,
     _open: OpenConnection,
 }
@@ -116,8 +121,8 @@ fn accepted(
         // Responses are written whole; waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
         activity.accepted(&stream);
-        let client = ClientAddress(Some(address.ip()));
-        let place = OccupiedPlace { client, _permit: permit, _open: activity.connection() };
+        let address = address.ip();
+        let place = OccupiedPlace { address, _permit: permit, _open: activity.connection() };
         Some((AcceptedConnection { stream, place }, (listener, room, activity)))
     })
 }
@@ -159,8 +164,9 @@ impl ConnectionGuard {
 }
 
 impl KnownClient for ConnectionGuard {
-    fn client(&self) -> ClientAddress {
-        self.place.client
+    fn client(&self) -> ConnectedClient {
+        let (address, refused) = (Some(self.place.address), self.windows.refused_calls());
+        ConnectedClient { address, refused }
     }
 }
 
@@ -174,6 +180,7 @@ impl StreamObserver for ConnectionGuard {
         if read.is_ready() {
             self.heard = self.heard.saturating_add(new.len());
             self.windows.received(new);
+            self.windows.check()?;
             return read;
         }
         if self.is_silent(context) {
@@ -184,7 +191,7 @@ impl StreamObserver for ConnectionGuard {
         if self.windows.are_blocked(context) {
             log::debug!(
                 "a connection is closed: its client did not take a response (write_timeout), or has no \
-                 calls while the server stops"
+                 calls while the server stops or after a GOAWAY"
             );
             return Poll::Ready(Ok(()));
         }
@@ -193,5 +200,13 @@ impl StreamObserver for ConnectionGuard {
 
     fn after_write(&mut self, slices: &[IoSlice<'_>], count: usize) {
         self.windows.sent(slices, count);
+    }
+
+    fn own_bytes(&mut self) -> &[u8] {
+        self.windows.own_bytes()
+    }
+
+    fn wrote_own(&mut self, count: usize) {
+        self.windows.wrote_own(count);
     }
 }

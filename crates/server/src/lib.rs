@@ -48,6 +48,7 @@ mod cors;
 mod deadline;
 mod direct;
 mod drain;
+mod farewell;
 mod files;
 mod flow;
 pub mod form;

@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use super::authority::AuthorityFilter;
 use super::flow::FlowWindows;
 use super::frames::FrameSplitter;
-use super::incoming::{ClientAddress, KnownClient};
+use super::incoming::{ConnectedClient, KnownClient};
 use super::observed::{ObservedStream, StreamObserver};
 use super::timed_writes::TimedWrites;
 
@@ -31,8 +31,8 @@ impl LocalGuard {
 pub(super) type LocalConnection = ObservedStream<TimedWrites<UnixStream>, LocalGuard>;
 
 impl KnownClient for LocalGuard {
-    fn client(&self) -> ClientAddress {
-        ClientAddress(None)
+    fn client(&self) -> ConnectedClient {
+        ConnectedClient { address: None, refused: self.windows.refused_calls() }
     }
 }
 
@@ -44,6 +44,7 @@ impl StreamObserver for LocalGuard {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         self.windows.received(new);
+        self.windows.check()?;
         let mut at = 0;
         while let Some(part) = self.frames.next(new, &mut at) {
             self.authorities.overwrite(&part, new);
@@ -57,5 +58,13 @@ impl StreamObserver for LocalGuard {
 
     fn after_write(&mut self, slices: &[IoSlice<'_>], count: usize) {
         self.windows.sent(slices, count);
+    }
+
+    fn own_bytes(&mut self) -> &[u8] {
+        self.windows.own_bytes()
+    }
+
+    fn wrote_own(&mut self, count: usize) {
+        self.windows.wrote_own(count);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -19,6 +19,14 @@ pub(super) trait StreamObserver: Unpin {
 
     /// Called after the first `count` bytes of `slices` have been written.
     fn after_write(&mut self, _slices: &[IoSlice<'_>], _count: usize) {}
+
+    /// Bytes of its own that are written before the next ones.
+    fn own_bytes(&mut self) -> &[u8] {
+        &[]
+    }
+
+    /// Called after the first `count` of them have been written.
+    fn wrote_own(&mut self, _count: usize) {}
 }
 
 /// A stream whose bytes are observed.
@@ -30,6 +38,24 @@ pub(super) struct ObservedStream<S, W> {
 impl<S, W> ObservedStream<S, W> {
     pub(super) fn new(stream: S, watch: W) -> Self {
         ObservedStream { stream, watch }
+    }
+}
+
+impl<S: AsyncWrite + Unpin, W: StreamObserver> ObservedStream<S, W> {
+    /// Writes the observer's own bytes.
+    fn poll_own(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ObservedStream { stream, watch } = self;
+        loop {
+            let bytes = watch.own_bytes();
+            if bytes.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let count = ready!(Pin::new(&mut *stream).poll_write(context, bytes))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            watch.wrote_own(count);
+        }
     }
 }
 
@@ -52,6 +78,7 @@ impl<S: AsyncWrite + Unpin, W: StreamObserver> AsyncWrite for ObservedStream<S, 
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_own(context))?;
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.watch.after_write(&[IoSlice::new(bytes)], count);
@@ -72,6 +99,7 @@ impl<S: AsyncWrite + Unpin, W: StreamObserver> AsyncWrite for ObservedStream<S, 
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_own(context))?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         if let Poll::Ready(Ok(count)) = written {
             self.watch.after_write(slices, count);

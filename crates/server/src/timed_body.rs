@@ -3,7 +3,6 @@
 //! Most calls are one message, which is kept in memory while it arrives. Without a limit, a client
 //! that sends a byte now and then could hold that memory for ever.
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,6 +15,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::drain::{DrainPause, shutting_down};
+use super::incoming::ConnectedClient;
 use super::silent::{SilentCall, SilentCalls};
 use tensorserve_auth::Authenticator;
 use tensorserve_core::metrics::Metrics;
@@ -68,7 +68,7 @@ pub(super) struct TimedBody {
     trace: Option<Arc<RequestTrace>>,
     /// The client, and all calls whose clients are silent. This one is among them while nothing of a message
     /// has arrived.
-    client: Option<IpAddr>,
+    client: ConnectedClient,
     silent_calls: SilentCalls,
     silent: Option<SilentCall>,
     /// A part of a message of a stream for which there is no memory now, and when to look again.
@@ -87,7 +87,7 @@ impl TimedBody {
         limit: Duration,
         arrival: Arrival,
         (metrics, trace): (Metrics, Option<Arc<RequestTrace>>),
-        (client, silent_calls): (Option<IpAddr>, SilentCalls),
+        (client, silent_calls): (ConnectedClient, SilentCalls),
     ) -> Self {
         let (silent, waiting, end, drain) = (None, None, None, None);
         TimedBody {
@@ -179,10 +179,11 @@ impl TimedBody {
         if has_begun || self.silent.is_some() || self.waiting.is_some() {
             return Ok(());
         }
-        self.silent = self.silent_calls.enter(self.client);
+        self.silent = self.silent_calls.enter(self.client.address);
         if self.silent.is_some() {
             return Ok(());
         }
+        self.client.refused.add();
         let error = Error::overloaded("too many calls of this client wait for their messages");
         self.metrics.count_shed(&error);
         Err(Status::resource_exhausted(error.message()))

@@ -1,12 +1,13 @@
 //! gRPC: a client that sends arbitrary messages, and connections that send arbitrary frames.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use prost::Message;
+use socket2::{Domain, Socket, Type};
 use tensorserve_proto::serving::{ModelSpec, PredictRequest, PredictResponse};
 use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
@@ -257,7 +258,18 @@ pub struct Frames(pub TcpStream);
 impl Frames {
     /// Connects and sends the preface with `settings`.
     pub fn connect(address: SocketAddr, settings: &[u8]) -> Self {
-        let stream = TcpStream::connect(address).expect("connects");
+        Frames::over(TcpStream::connect(address).expect("connects"), settings)
+    }
+
+    /// The same from another address of this machine.
+    pub fn connect_from(client: Ipv4Addr, address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((client, 0)).into()).expect("an address of the loopback");
+        socket.connect(&address.into()).expect("connects");
+        Frames::over(socket.into(), &[])
+    }
+
+    fn over(stream: TcpStream, settings: &[u8]) -> Self {
         stream.set_nodelay(true).expect("socket option");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("socket option");
         stream.set_write_timeout(Some(Duration::from_secs(2))).expect("socket option");
@@ -266,40 +278,36 @@ impl Frames {
         frames
     }
 
+    /// The type and the payload of the next frame.
+    pub fn next(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        self.0.read_exact(&mut payload)?;
+        Ok((head[3], payload))
+    }
+
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
 
     /// Reads up to the next frame of this type.
     pub fn until(&mut self, kind: u8) {
-        loop {
-            let mut head = [0; 9];
-            self.0.read_exact(&mut head).expect("a frame");
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            self.0.read_exact(&mut vec![0; length]).expect("its payload");
-            if head[3] == kind {
-                return;
-            }
-        }
+        while self.next().expect("a frame").0 != kind {}
     }
 
     /// The types of all frames until the server closes, and the error code of the last GOAWAY.
     pub fn until_closed(&mut self) -> io::Result<(Vec<u8>, Option<u32>)> {
         let (mut kinds, mut reason) = (Vec::new(), None);
         loop {
-            let mut head = [0; 9];
-            match self.0.read_exact(&mut head) {
-                Ok(()) => {}
+            let (kind, payload) = match self.next() {
+                Ok(frame) => frame,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(_) => return Ok((kinds, reason)),
-            }
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let mut payload = vec![0; length];
-            if self.0.read_exact(&mut payload).is_err() {
-                return Ok((kinds, reason));
-            }
-            kinds.push(head[3]);
-            if head[3] == GO_AWAY {
+            };
+            kinds.push(kind);
+            if kind == GO_AWAY {
                 reason = Some(u32::from_be_bytes([payload[4], payload[5], payload[6], payload[7]]));
             }
         }
