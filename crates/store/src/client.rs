@@ -85,6 +85,7 @@ impl Client {
         };
         let is_plain = url.starts_with("http://");
         let rules = RedirectRules::of(&url, config.allow_http);
+        let rules = rules.with_proxies(|name| config.variable(name));
         if is_plain && !config.allow_http && !rules.is_this_machine() {
             return Err(Error::invalid(format!(
                 "{location}: a model must come over https:// from other machines; set \

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::redirects::PROXIES;
+
 /// The checked configuration of the stores.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -24,12 +26,14 @@ pub struct StoreConfig {
     pub environment: BTreeMap<String, String>,
 }
 
-/// Whether `name` is a variable that configures the access to a cloud.
+/// Whether `name` is a variable that configures the access to a cloud, or names a proxy.
 #[must_use]
 pub fn is_variable(name: &str) -> bool {
     let prefixes = ["AWS_", "GOOGLE_", "AZURE_", "AZURITE_", "IDENTITY_", "MSI_"];
     let names = ["HOME", "STORAGE_EMULATOR_HOST", "CLOUDSDK_CONFIG"];
-    names.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    names.contains(&name)
+        || PROXIES.contains(&name)
+        || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl StoreConfig {

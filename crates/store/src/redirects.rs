@@ -22,7 +22,13 @@ pub(crate) struct RedirectRules {
     is_link_local: bool,
     /// URLs without TLS of other machines are allowed, too.
     plain: bool,
+    /// The hosts of proxies, which may be anywhere.
+    proxies: Vec<String>,
 }
+
+/// The environment variables that name proxies.
+pub(crate) const PROXIES: [&str; 6] =
+    ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
 impl RedirectRules {
     /// The rules for redirects of `url`. `plain` allows URLs without TLS of other machines.
@@ -31,7 +37,19 @@ impl RedirectRules {
             Url::parse(url).ok().and_then(|url| url.host_str().map(bare)).unwrap_or_default();
         let is_this_machine = is_this_machine(&host);
         let is_link_local = address(&host).is_some_and(is_link_local);
-        RedirectRules { host, is_this_machine, is_link_local, plain }
+        RedirectRules { host, is_this_machine, is_link_local, plain, proxies: Vec::new() }
+    }
+
+    /// The same with the proxies that the environment names. A proxy resolves the names of the hosts that it is asked
+    /// for itself; of the names that are resolved here, its own may have any address.
+    pub(crate) fn with_proxies<'v>(mut self, variable: impl Fn(&str) -> Option<&'v str>) -> Self {
+        let values = PROXIES.into_iter().filter_map(variable);
+        self.proxies.extend(values.filter_map(|value| {
+            let url = Url::parse(value).ok().filter(Url::has_host);
+            let url = url.or_else(|| Url::parse(&format!("http://{value}")).ok())?;
+            url.host_str().map(bare)
+        }));
+        self
     }
 
     /// Whether the URL leads to this machine.
@@ -90,9 +108,10 @@ impl Resolve for RedirectRules {
         let rules = Arc::new(self.clone());
         Box::pin(async move {
             let host = name.as_str();
-            let is_first = bare(host) == rules.host;
+            let bare = bare(host);
+            let is_given = bare == rules.host || rules.proxies.contains(&bare);
             let mut found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
-            found.retain(|address| is_first || rules.allows(address.ip()));
+            found.retain(|address| is_given || rules.allows(address.ip()));
             if found.is_empty() {
                 let why = "the host has no address that a redirect may lead to";
                 return Err(Error::new(ErrorKind::PermissionDenied, why).into());
@@ -208,5 +227,21 @@ mod tests {
         assert!(resolve("http://localhost/m").await.is_ok_and(|count| count > 0));
         assert!(resolve("http://127.0.0.1/m").await.is_ok_and(|count| count > 0));
         assert!(resolve("http://a.example/m").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_proxy_may_be_on_this_machine() {
+        for (name, value) in [
+            ("HTTPS_PROXY", "http://localhost:3128"),
+            ("all_proxy", "localhost:3128"),
+            ("http_proxy", "http://user:secret@localhost"),
+        ] {
+            let variable = |asked: &str| (asked == name).then_some(value);
+            let rules = RedirectRules::of("https://a.example/m", false).with_proxies(variable);
+            let found = rules.resolve("localhost".parse().expect("a name")).await;
+            assert!(found.is_ok_and(|found| found.count() > 0), "{name}={value}");
+            let next = Url::parse("https://localhost/").expect("a URL");
+            assert_eq!(rules.check(&next), Err("a redirect to this machine"));
+        }
     }
 }
