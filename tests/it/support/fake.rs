@@ -23,7 +23,7 @@ use tensorserve_tensor::{
 const MARKER: &str = "fake.json";
 
 /// A directory with a file of this name is as if on a slow file system.
-pub const SLOW: &str = "slow";
+pub const SLOW: &str = "is-on-a-slow-file-system";
 
 /// The behaviour of a model. Its signature maps a float matrix `x` to a float matrix `y`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
