@@ -122,7 +122,7 @@ pub(super) fn serve(
         current: config.clone(),
         read: read_again,
     };
-    signals.spawn(pass_hangups(hangups, reloader.start()?));
+    let hangups = signals.spawn(pass_hangups(hangups, reloader.start()?));
     let report = Report {
         engine: server.engine().clone(),
         address: server.address(),
@@ -139,6 +139,8 @@ pub(super) fn serve(
         .map_err(|e| Error::internal("a thread could not be started").with_source(e))?;
     wait_for_stop(signals, config.stop_with_stdin)?;
     let stopped = Instant::now();
+    // The thread that reads settings ends with it, and lets go of the engine.
+    hangups.abort();
     server.stop();
     log::info!("stopped after {} ms", stopped.elapsed().as_millis());
     native_log::finish();

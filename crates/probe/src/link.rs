@@ -14,8 +14,8 @@ use tensorserve_platform::{LoadOptions, Platforms};
 use tensorserve_tensor::ImageEncoding;
 
 use crate::messages::{ProbeOutcome, ProbeRequest};
-use crate::restart::{HostProcess, HostRestart, Supervisor};
-use crate::state::{Host, LinkState};
+use crate::restart::{HostProcess, HostRestart, SharedHost, Supervisor};
+use crate::state::{Host, LinkState, lock};
 use crate::{ProbeConfig, descriptors, host};
 
 /// How much later than a version's time limit its report may come.
@@ -26,6 +26,7 @@ const MOST_ATTEMPTS: usize = 3;
 /// The probe host, and the socket that leads to it.
 pub(crate) struct HostLink {
     shared: Arc<LinkState>,
+    process: SharedHost,
     /// Until its thread starts: the process that forks the host must not have any.
     supervisor: Mutex<Option<Supervisor>>,
     next: AtomicU64,
@@ -47,10 +48,11 @@ impl HostLink {
         let (shared, socket) = (Arc::new(LinkState::default()), Arc::new(socket));
         shared.set(Host::Running(Arc::clone(&socket)));
         let restart = HostRestart::new(platforms.clone(), config.clone(), settings);
-        let process = HostProcess::Forked(host);
-        let supervisor = Supervisor::new(Arc::downgrade(&shared), process, socket, restart);
+        let process: SharedHost = Arc::new(Mutex::new(Some(HostProcess::Forked(host))));
+        let link = Arc::downgrade(&shared);
+        let supervisor = Supervisor::new(link, Arc::clone(&process), socket, restart);
         let (supervisor, next) = (Mutex::new(Some(supervisor)), AtomicU64::new(0));
-        Ok(HostLink { shared, supervisor, next, timeout: config.timeout })
+        Ok(HostLink { shared, process, supervisor, next, timeout: config.timeout })
     }
 
     /// Probes a version. Blocks until its process has ended, or should have.
@@ -144,4 +146,11 @@ impl HostLink {
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotConnected)
+}
+
+/// The host ends with its link: a server that has stopped leaves no process behind.
+impl Drop for HostLink {
+    fn drop(&mut self) {
+        drop(lock(&self.process).take());
+    }
 }

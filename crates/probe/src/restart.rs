@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tensorserve_tensor::error::Result;
 use crate::host::{self, LONGEST_MESSAGE};
 use crate::messages::ProbeReport;
 use crate::monitor::describe;
-use crate::state::{Host, LONGEST_START, LinkState};
+use crate::state::{Host, LONGEST_START, LinkState, lock};
 use crate::{HOST_COMMAND, ProbeConfig};
 
 /// How often the supervisor looks whether the host still runs.
@@ -34,6 +34,9 @@ pub(crate) enum HostProcess {
     Forked(ForkedProcess),
     Started(Child),
 }
+
+/// The process, which the link and its supervisor share: `None` once the link is gone.
+pub(crate) type SharedHost = Arc<Mutex<Option<HostProcess>>>;
 
 impl HostProcess {
     fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
@@ -153,7 +156,7 @@ fn prepare(
 /// Passes the reports of a host on, and starts it again when it ends.
 pub(crate) struct Supervisor {
     link: Weak<LinkState>,
-    process: HostProcess,
+    process: SharedHost,
     socket: Arc<UnixDatagram>,
     started: Instant,
     restart: HostRestart,
@@ -162,7 +165,7 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     pub(crate) fn new(
         link: Weak<LinkState>,
-        process: HostProcess,
+        process: SharedHost,
         socket: Arc<UnixDatagram>,
         restart: HostRestart,
     ) -> Self {
@@ -214,7 +217,7 @@ impl Supervisor {
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => thread::sleep(HOST_CHECK),
             }
-            match self.process.try_wait() {
+            match lock(&self.process).as_mut()?.try_wait() {
                 Ok(None) => {}
                 Ok(Some(status)) => return Some(describe(status)),
                 Err(error) => return Some(format!("has ended ({error})")),
@@ -233,7 +236,8 @@ impl Supervisor {
             };
             match started {
                 Ok((process, socket)) => {
-                    (self.process, self.socket) = (process, Arc::new(socket));
+                    *lock(&self.process) = Some(process);
+                    self.socket = Arc::new(socket);
                     self.started = Instant::now();
                     link.set(Host::Running(Arc::clone(&self.socket)));
                     log::info!(
