@@ -29,7 +29,14 @@ LOOPS = {
     "loop_tensorflow": ("saved_model", False),
     "loop_tflite": ("adding.tflite", False),
     "loop_isolated": ("adding.onnx", True),
+    "loop_tensorflow_isolated": ("saved_model", True),
 }
+# Where libtorch is.
+if "TENSORSERVE_LIBTORCH" in os.environ:
+    LOOPS |= {"loop_torch": ("adding.pt", False), "loop_torch_isolated": ("adding.pt", True)}
+
+# What TorchScript does not say.
+TORCH_INPUTS = '[[signature.inputs]]\nname = "n"\ndtype = "int64"\nshape = []\n'
 
 # Calls half_plus_two through its handlers, in a Python worker.
 INFERENCE = """def input_handler(data, context):
@@ -64,7 +71,8 @@ class Server:
         self.log = self.folder / "server.log"
         self.models = lay_out_models(self.folder)
         config = self.folder / "models.toml"
-        self.settings = model_list(self.models, self.folder) + (loop_list() if loops else "")
+        self.settings = model_list(self.models, self.folder)
+        self.settings += loop_list(self.folder) if loops else ""
         config.write_text(self.settings)
         command = ["serve", "--http-port", "0", "--grpc-port", "0", "--config", str(config)]
         command += ["--load-probe-cache", str(self.folder / "probes"), *arguments]
@@ -176,10 +184,16 @@ def model_list(models: dict[str, pathlib.Path], folder: pathlib.Path) -> str:
     return 'sagemaker_default_model = "half_plus_two"\nhandler_workers = 2\n' + "\n".join(tables)
 
 
-def loop_list() -> str:
+def loop_list(folder: pathlib.Path) -> str:
     tables = []
     for name, (file, is_isolated) in LOOPS.items():
         path = ROOT / "tests/data/platforms/endless" / file
+        if file == "adding.pt":
+            version = folder / name / "1"
+            version.mkdir(parents=True)
+            shutil.copy(path, version)
+            path = version.parent
+            (path / "tensorserve.toml").write_text(TORCH_INPUTS)
         isolation = 'isolation = "process"\n' if is_isolated else ""
         tables.append(f'\n[[models]]\nname = "{name}"\npath = "{path}"\n{isolation}')
     return "".join(tables)

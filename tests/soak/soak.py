@@ -6,6 +6,7 @@ describes the runs.
     tests/soak/soak.py soak 1h         every protocol, reloads, kills of workers
     tests/soak/soak.py chaos [NAME]    full disk, no descriptors, little memory, stops
     tests/soak/soak.py overload 60s    twice the capacity, a tenth of it with high priority
+    tests/soak/soak.py endless 1000    so many runs that do not end, of each runtime
     tests/soak/soak.py rows            models that mix rows: no answer depends on other requests
 
 Prints a table. The exit status is 1 when a bound is missed.
@@ -25,6 +26,7 @@ import threading
 import time
 
 import chaos
+import endless
 import overload
 import rows
 from attacks import ATTACKS, DISTURBANCES, Attackers, table
@@ -63,13 +65,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", choices=("attack", "soak", "chaos", "overload", "rows"))
-    parser.add_argument("value", nargs="?", help="duration, such as 30s or 1h; for chaos, a name")
+    parser.add_argument("run", choices=("attack", "soak", "chaos", "overload", "endless", "rows"))
+    parser.add_argument(
+        "value",
+        nargs="?",
+        help="duration, such as 30s or 1h; for chaos, a name; for endless, a number",
+    )
     args = parser.parse_args()
     if args.run == "chaos":
         return chaos.run(args.value)
     if args.run == "rows":
         return min(rows.run(Bounds()), 1)
+    if args.run == "endless":
+        return min(endless.run(int(args.value or 1000), Bounds()), 1)
     seconds = duration(args.value or "1m")
     if args.run == "overload":
         return overload.run(seconds, Bounds())
