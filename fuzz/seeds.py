@@ -255,7 +255,9 @@ def codec_seeds(seeds: Seeds) -> None:
     seeds.add("records", b"\1" + gzip.compress(lines, mtime=0) + gzip.compress(lines, mtime=0))
     # Three lines, compressed with Zstandard.
     seeds.add("records", b"\1" + bytes.fromhex("28b52ffd2006310000610a620a630a"))
-    tables = sorted(ROOT.glob("tests/data/platforms/spark/**/*.parquet"), key=lambda p: p.stat().st_size)
+    tables = sorted(
+        ROOT.glob("tests/data/platforms/spark/**/*.parquet"), key=lambda p: p.stat().st_size
+    )
     for path in tables[::8]:
         seeds.add("parquet", path.read_bytes())
     seeds.add("event_stream", b"a payload")
