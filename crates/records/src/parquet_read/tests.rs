@@ -302,7 +302,7 @@ fn a_text_of_a_dictionary_counts_wherever_a_row_has_it() {
     assert!(file.len() < 4000, "{}", file.len());
     let error = ParquetRows::open(stored(&file), None, 1 << 20).err().expect("too large");
     assert_eq!(error.code(), Code::InvalidArgument);
-    assert!(error.message().contains("column x.list.element has 2000 values"), "{error}");
+    assert!(error.message().contains("\"x.list.element\" has 2000 values"), "{error}");
     assert!(error.message().contains("texts of 100000 bytes"), "{error}");
     // Fewer fit.
     let file = list_of_texts(1000, 50);
