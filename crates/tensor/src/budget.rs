@@ -394,8 +394,9 @@ fn grow_by<T>(out: &mut Vec<T>, more: usize) -> Result<()> {
     let wanted = more.max(out.capacity().clamp(least, MAX_GROWTH / size + least));
     let grown = out.len().saturating_add(wanted).saturating_sub(out.capacity());
     reserve(grown.saturating_mul(size))?;
-    out.reserve_exact(wanted);
-    Ok(())
+    // The process may have less memory left than its requests may take: loads of models need some, too.
+    let grown = out.try_reserve_exact(wanted);
+    grown.map_err(|_| Error::overloaded("the process has no memory left for this request"))
 }
 
 /// A buffer doubles until it grows by this much: writing as much takes less than 100 ms.
