@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::damaged;
 use super::tree::{LightgbmTree, LinearLeaf, MissingType, SplitCondition, SplitNode};
-use crate::trees::{self, BitSets, Leaf, SplitAt, Splits, StoredNode, TreeShape};
+use crate::trees::{self, BitSets, Leaf, SplitAt, Splits, StoredNode, TreeShape, checked_feature};
 use tensorserve_tensor::error::Result;
 
 /// All trees of a model. A leaf with a linear model has two values: the one without it, and its index.
@@ -43,7 +43,7 @@ struct FlatLinearLeaf {
 }
 
 struct LinearTerm {
-    feature: usize,
+    feature: u32,
     coefficient: f64,
 }
 
@@ -58,11 +58,6 @@ const ZERO_BAND: f64 = 1e-35_f32 as f64;
 impl Splits for LightgbmSplits {
     type Value = f64;
     type Stored = f64;
-
-    #[inline]
-    fn is_right(value: f64, threshold: f64) -> bool {
-        value > threshold
-    }
 
     fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
         match self.special.get(index) {
@@ -193,7 +188,7 @@ impl Forest {
         let terms = self.terms.get(leaf.start..leaf.end).unwrap_or_default();
         let mut sum = leaf.constant;
         for term in terms {
-            let x = row.get(term.feature).copied().unwrap_or(f64::NAN);
+            let x = row.get(term.feature as usize).copied().unwrap_or(f64::NAN);
             if x.is_nan() {
                 return value;
             }
@@ -218,11 +213,7 @@ impl FlatLinearLeaf {
     fn new(leaf: &LinearLeaf, features: usize, terms: &mut Vec<LinearTerm>) -> Result<Self> {
         let start = terms.len();
         for &(feature, coefficient) in &leaf.terms {
-            if feature >= features {
-                return Err(damaged(format!(
-                    "feature {feature} does not exist; the number of features is {features}"
-                )));
-            }
+            let feature = checked_feature(feature, features)?;
             terms.push(LinearTerm { feature, coefficient });
         }
         Ok(FlatLinearLeaf { constant: leaf.constant, start, end: terms.len() })

@@ -65,11 +65,6 @@ impl Splits for SklearnSplits {
     type Value = f64;
     type Stored = f64;
 
-    #[inline]
-    fn is_right(value: f64, threshold: f64) -> bool {
-        value > threshold
-    }
-
     fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
         let is_in = |set| category_of(value).is_some_and(|x| self.categories.contains(set, x));
         match () {

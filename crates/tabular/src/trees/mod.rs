@@ -24,8 +24,12 @@ pub(crate) trait Splits {
     /// A threshold, and a value of a leaf.
     type Stored: StoredNumber;
 
-    /// Whether `value` goes to the right of `threshold`. Not if one of them is NaN.
-    fn is_right(value: Self::Value, threshold: Self::Stored) -> bool;
+    /// Whether `value` goes to the right of `threshold`: most libraries send all above it there. Not if one of them is
+    /// NaN.
+    #[inline]
+    fn is_right(value: Self::Value, threshold: Self::Stored) -> bool {
+        value > threshold.into()
+    }
 
     /// Whether `value` goes to the right at special split number `index`, which sends missing values to the right
     /// if `missing_right` is set.
@@ -46,7 +50,7 @@ impl<V: RowValue> Row<V> for &[V] {
 }
 
 /// A value of a row.
-pub(crate) trait RowValue: Copy + AddAssign {
+pub(crate) trait RowValue: Copy + AddAssign + PartialOrd {
     const NAN: Self;
     fn is_nan(self) -> bool;
 }
@@ -246,7 +250,7 @@ impl<S: Splits> Forest<S> {
                     let next = self.nodes.len();
                     self.nodes.extend([Node::EMPTY; 2]);
                     open.extend([(left, next, level + 1), (right, next + 1, level + 1)]);
-                    let feature = checked(feature, shape.features)?;
+                    let feature = checked_feature(feature, shape.features)?;
                     self.split(feature, at, missing_right, next)?
                 }
             };
@@ -436,7 +440,10 @@ impl<T: StoredNumber> Node<T> {
 }
 
 /// `feature` as the index of one of `features`.
-fn checked(feature: usize, features: usize) -> Result<u32> {
+///
+/// # Errors
+/// If there is no such feature.
+pub(crate) fn checked_feature(feature: usize, features: usize) -> Result<u32> {
     if feature >= features.min(MAX_FEATURES) {
         return Err(damaged(format!(
             "feature {feature} does not exist; the number of features is {features}"

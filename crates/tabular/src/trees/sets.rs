@@ -46,14 +46,9 @@ impl BitSets {
     /// Whether `member` is in the set with the number `set`. A set that does not exist is empty.
     pub(crate) fn contains(&self, set: usize, member: u32) -> bool {
         let words = self.sets.get(set).and_then(|range| self.words.get(range.clone()));
-        words.is_some_and(|words| is_in(words, member))
+        let (word, bit) = word_and_bit(member);
+        words.and_then(|words| words.get(word)).is_some_and(|word| word & bit != 0)
     }
-}
-
-/// Whether `member` is in the set of `words`.
-pub(crate) fn is_in(words: &[u32], member: u32) -> bool {
-    let (word, bit) = word_and_bit(member);
-    words.get(word).is_some_and(|word| word & bit != 0)
 }
 
 /// The index of the word and the bit of a number in its set.

@@ -36,11 +36,6 @@ impl Splits for SparkSplits {
     type Value = f64;
     type Stored = f64;
 
-    #[inline]
-    fn is_right(value: f64, threshold: f64) -> bool {
-        value > threshold
-    }
-
     fn is_right_special(&self, index: usize, value: f64, _missing_right: bool) -> bool {
         let Some(&(set, is_left)) = self.special.get(index) else { return true };
         let category = index_of(value);
