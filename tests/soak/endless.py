@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import random
-import time
 
 from attacks import JSON, PREDICT, Attack, model
 from files import Health, answers
 from messages import GrpcConnection, http_head, predict_request
-from server import LOOPS, Server
+from server import LOOPS, Server, reached
 from traffic import SIMPLE_MIX, Traffic
 
 ITERATIONS = 1 << 60
@@ -76,7 +76,12 @@ def run(requests: int, bounds) -> int:
         flat = settle(server, threads, memory)
         now = f"{server.status('Threads')}, {server.status('VmRSS') >> 20} MiB"
         bounds.row("  threads and memory", now, f"{threads}, {memory >> 20} MiB", flat)
-        bounds.row("  answers again", "", "three iterations", comes_back(server, name))
+        bounds.row(
+            "  answers again",
+            "",
+            "three iterations",
+            reached(functools.partial(answers, server, name), SETTLES_IN),
+        )
     honest.stop()
     health.stop()
     bounds.row("honest requests", str(honest.total()))
@@ -104,19 +109,9 @@ def ask(server: Server, name: str, requests: int) -> collections.Counter:
 
 def settle(server: Server, threads: int, memory: int) -> bool:
     """Waits until the process has about as many threads and as much memory as before."""
-    finish = time.monotonic() + SETTLES_IN
-    while time.monotonic() < finish:
+
+    def is_as_before() -> bool:
         grown = server.status("VmRSS") - memory
-        if server.status("Threads") <= threads + MORE_THREADS and grown <= MORE_MEMORY:
-            return True
-        time.sleep(0.2)
-    return False
+        return server.status("Threads") <= threads + MORE_THREADS and grown <= MORE_MEMORY
 
-
-def comes_back(server: Server, name: str) -> bool:
-    finish = time.monotonic() + SETTLES_IN
-    while time.monotonic() < finish:
-        if answers(server, name):
-            return True
-        time.sleep(0.2)
-    return False
+    return reached(is_as_before, SETTLES_IN)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import random
-import re
 import shutil
 import signal
 import threading
@@ -17,7 +15,7 @@ import urllib.request
 from collections.abc import Callable
 
 from messages import GrpcConnection
-from server import ROOT, Server
+from server import ROOT, Server, reached
 
 # How long an isolated model may be away after the process that it is forked from was killed, in seconds.
 RETURN_SECONDS = 30
@@ -86,27 +84,11 @@ def hang_up(server: Server, done: int) -> None:
 
 def kill_the_origin_of_isolated_models(server: Server, _done: int) -> None:
     """SIGKILL to the process that load probes and isolated models are forked from: they come back."""
-    for child in children(server.pid):
+    for child in server.children(are_python=False):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    finish = time.monotonic() + RETURN_SECONDS
-    while not answers(server, "loop_isolated"):
-        assert time.monotonic() < finish, f"no answer of loop_isolated for {RETURN_SECONDS} s"
-        time.sleep(0.2)
-
-
-def children(pid: int) -> list[int]:
-    """The server's children that are no Python workers: the probe host."""
-    found = []
-    for place in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            parent = re.search(r"^PPid:\s+(\d+)", (place / "status").read_text(), re.MULTILINE)
-            command = (place / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(parent[1]) == pid and b"python" not in command.split(b"\0")[0]:
-            found.append(int(place.name))
-    return found
+    returned = reached(lambda: answers(server, "loop_isolated"), RETURN_SECONDS)
+    assert returned, f"no answer of loop_isolated for {RETURN_SECONDS} s"
 
 
 def answers(server: Server, model: str) -> bool:

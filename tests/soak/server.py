@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "clients"))
 from running import ROOT as ROOT_PATH
@@ -108,6 +109,10 @@ class Server:
 
     def workers(self) -> list[int]:
         """The Python workers."""
+        return self.children(are_python=True)
+
+    def children(self, *, are_python: bool) -> list[int]:
+        """The processes of the server that run Python, or the others: the probe host."""
         found = []
         for place in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -115,7 +120,8 @@ class Server:
                 command = (place / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(parent[1]) == self.pid and b"python" in command.split(b"\0")[0]:
+            is_python = b"python" in command.split(b"\0")[0]
+            if int(parent[1]) == self.pid and is_python == are_python:
                 found.append(int(place.name))
         return found
 
@@ -140,6 +146,16 @@ class Server:
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
+
+
+def reached(holds: Callable[[], bool], seconds: float) -> bool:
+    """Waits until it holds, at most so long; whether it does."""
+    finish = time.monotonic() + seconds
+    while time.monotonic() < finish:
+        if holds():
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def new_folder() -> pathlib.Path:
