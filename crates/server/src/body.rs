@@ -301,11 +301,13 @@ async fn collect(
     let Some(second) = payload.next().await else {
         return if first.len() > limit { Err(BodyError::too_large(limit)) } else { Ok(first) };
     };
-    let expected = declared_length(headers).unwrap_or(0).min(TRUSTED_LENGTH);
+    let declared = declared_length(headers).unwrap_or(0);
+    let expected = declared.min(TRUSTED_LENGTH);
     let second = second.map_err(broken)?;
     let capacity = expected.max(first.len() * 2 + second.len());
     with_patience(|| budget.reserve(capacity)).await?;
-    let mut body = buffer(capacity, tensors_at());
+    let tensors_at = tensors_at();
+    let mut body = buffer(capacity, tensors_at)?;
     body.extend_from_slice(&first);
     body.extend_from_slice(&second);
     // The HTTP library receives more in their memory.
@@ -315,7 +317,12 @@ async fn collect(
         if body.len() + chunk.len() > limit {
             return Err(BodyError::too_large(limit));
         }
-        append(&mut body, chunk, budget).await?;
+        if body.capacity() - body.len() < chunk.len() {
+            let more = growth(&body, chunk.len(), declared);
+            with_patience(|| budget.reserve(more)).await?;
+            grow(&mut body, more, tensors_at).await?;
+        }
+        append(&mut body, chunk).await;
     }
     if body.len() > limit {
         return Err(BodyError::too_large(limit));
@@ -324,15 +331,22 @@ async fn collect(
 }
 
 /// An empty buffer for `capacity` bytes, in which the byte at `tensors_at` is aligned for the runtimes.
-fn buffer(capacity: usize, tensors_at: usize) -> BytesMut {
-    if tensors_at == 0 || capacity < WORTH_ALIGNING {
-        return BytesMut::with_capacity(capacity);
+///
+/// # Errors
+/// If the process has no memory left.
+fn buffer(capacity: usize, tensors_at: usize) -> Result<BytesMut, Error> {
+    if capacity < WORTH_ALIGNING {
+        return Ok(BytesMut::with_capacity(capacity));
     }
-    let mut body = BytesMut::zeroed(0);
-    body.reserve(capacity + ALIGNMENT);
-    let start = body.as_ptr().addr().wrapping_add(tensors_at) % ALIGNMENT;
-    body.resize((ALIGNMENT - start) % ALIGNMENT, 0);
-    body.split_off(body.len())
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(capacity + ALIGNMENT).map_err(|_| budget::exhausted())?;
+    // Takes the memory over, also what is not used yet.
+    let mut body = BytesMut::from(Bytes::from(memory));
+    if tensors_at > 0 {
+        let start = body.as_ptr().addr().wrapping_add(tensors_at) % ALIGNMENT;
+        body.resize((ALIGNMENT - start) % ALIGNMENT, 0);
+    }
+    Ok(body.split_off(body.len()))
 }
 
 /// A smaller body is copied in less time than it takes to think about it.
@@ -342,13 +356,16 @@ const WORTH_ALIGNING: usize = 4 << 10;
 /// a client on a fast network sends as fast as its body is read.
 const TURN: usize = 256 << 10;
 
-/// Appends `chunk`, after its memory is reserved.
-async fn append(body: &mut BytesMut, chunk: Bytes, budget: &RequestBudget) -> Result<(), Error> {
-    if body.capacity() - body.len() < chunk.len() {
-        let more = body.capacity().max(chunk.len());
-        with_patience(|| budget.reserve(more)).await?;
-        grow(body, more).await;
-    }
+/// By how much the buffer of a body grows to take `chunk` bytes: it doubles, but not beyond the length that the
+/// head declares.
+fn growth(body: &BytesMut, chunk: usize, declared: usize) -> usize {
+    let doubled = body.capacity().max(chunk);
+    let left = declared.saturating_sub(body.len());
+    if left >= chunk { doubled.min(left) } else { doubled }
+}
+
+/// Appends `chunk`, for which there is room.
+async fn append(body: &mut BytesMut, chunk: Bytes) {
     let turns = body.len() / TURN;
     body.extend_from_slice(&chunk);
     // The HTTP library receives more in its memory, and in larger pieces.
@@ -356,22 +373,23 @@ async fn append(body: &mut BytesMut, chunk: Bytes, budget: &RequestBudget) -> Re
     if body.len() / TURN > turns {
         tokio::task::yield_now().await;
     }
-    Ok(())
 }
 
-/// Makes room for `more` bytes. An allocator that moves 32 MiB at once holds up the other connections
-/// for 20 ms.
-async fn grow(body: &mut BytesMut, more: usize) {
-    if body.len() <= TURN {
-        body.reserve(more);
-        return;
-    }
-    let mut larger = BytesMut::with_capacity(body.len() + more);
+/// Makes room for `more` bytes, in a buffer as [`buffer`] makes it. An allocator that moves 32 MiB at once holds up
+/// the other connections for 20 ms.
+///
+/// # Errors
+/// If the process has no memory left.
+async fn grow(body: &mut BytesMut, more: usize, tensors_at: usize) -> Result<(), Error> {
+    let mut larger = buffer(body.len() + more, tensors_at)?;
     for part in body.chunks(TURN) {
         larger.extend_from_slice(part);
-        tokio::task::yield_now().await;
+        if part.len() == TURN {
+            tokio::task::yield_now().await;
+        }
     }
     *body = larger;
+    Ok(())
 }
 
 /// The most bytes that are decompressed between two looks at the budget.
@@ -445,7 +463,7 @@ mod tests {
     #[test]
     fn tensors_in_a_body_are_aligned() {
         for tensors_at in [0, 1, 63, 64, 170, 8191, usize::MAX] {
-            let mut body = buffer(8192, tensors_at);
+            let mut body = buffer(8192, tensors_at).expect("memory");
             assert!(body.is_empty() && body.capacity() >= 8192, "{tensors_at}");
             body.extend_from_slice(&[1; 8192]);
             let body = body.freeze();
@@ -517,11 +535,29 @@ mod tests {
         tokio::select! {
             biased;
             () = others => {}
-            () = grow(&mut body, 1) => {}
+            grown = grow(&mut body, 1, 0) => grown.expect("memory"),
         }
         assert_eq!(body.len(), 32 * TURN);
         assert!(body.capacity() > body.len());
         assert!(turns.get() >= 32, "{} turns", turns.get());
+    }
+
+    #[test]
+    fn a_body_grows_to_its_declared_length_and_not_beyond() {
+        let body = BytesMut::zeroed(40 << 20);
+        assert_eq!(growth(&body, 1 << 10, 60 << 20), 20 << 20);
+        assert_eq!(growth(&body, 1 << 10, 200 << 20), 40 << 20);
+        // In chunks, or longer than declared.
+        assert_eq!(growth(&body, 1 << 10, 0), 40 << 20);
+        assert_eq!(growth(&body, 50 << 20, 0), 50 << 20);
+    }
+
+    #[test]
+    fn a_buffer_for_which_there_is_no_memory_is_an_error() {
+        for tensors_at in [0, 64] {
+            let error = buffer(1 << 60, tensors_at).expect_err("no such memory");
+            assert!(error.is_overload(), "{error}");
+        }
     }
 
     #[test]

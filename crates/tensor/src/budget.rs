@@ -394,9 +394,15 @@ fn grow_by<T>(out: &mut Vec<T>, more: usize) -> Result<()> {
     let wanted = more.max(out.capacity().clamp(least, MAX_GROWTH / size + least));
     let grown = out.len().saturating_add(wanted).saturating_sub(out.capacity());
     reserve(grown.saturating_mul(size))?;
-    // The process may have less memory left than its requests may take: loads of models need some, too.
-    let grown = out.try_reserve_exact(wanted);
-    grown.map_err(|_| Error::overloaded("the process has no memory left for this request"))
+    out.try_reserve_exact(wanted).map_err(|_| exhausted())
+}
+
+/// The error of a request whose memory is reserved, and cannot be allocated: the process may have less left than its
+/// requests may take, as loads of models need some, too.
+#[must_use]
+#[cold]
+pub fn exhausted() -> Error {
+    Error::overloaded("the process has no memory left for this request")
 }
 
 /// A buffer doubles until it grows by this much: writing as much takes less than 100 ms.
@@ -500,10 +506,20 @@ pub fn scratch(bytes: usize) -> Result<Scratch> {
 /// An empty [`AlignedVec`] with room for `capacity` elements, after reserving that memory.
 ///
 /// # Errors
-/// Those of [`RequestBudget::reserve`].
+/// Those of [`RequestBudget::reserve`]; if the process has no memory left.
 pub fn reserved_vec<T>(capacity: usize) -> Result<AlignedVec<T>> {
     reserve(capacity.saturating_mul(size_of::<T>()))?;
-    Ok(aligned_vec(capacity))
+    allocated_vec(capacity)
+}
+
+/// An empty [`AlignedVec`] with room for `capacity` elements, whose memory is reserved already.
+///
+/// # Errors
+/// If the process has no memory left.
+pub fn allocated_vec<T>(capacity: usize) -> Result<AlignedVec<T>> {
+    let mut allocated = aligned_vec(0);
+    allocated.try_reserve_exact(capacity).map_err(|_| exhausted())?;
+    Ok(allocated)
 }
 
 /// A future that runs within a budget. If it is dropped before it is done, its request is abandoned.

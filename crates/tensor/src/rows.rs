@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Buffer, DType, Data, Shape, Strings, StringsBuilder, Tensor, aligned_vec};
+use super::{Buffer, DType, Data, Shape, Strings, StringsBuilder, Tensor, budget};
 use crate::error::{Error, Result};
 
 /// Concatenates tensors along the 0-th dimension. If `fill_to` is above the sum of their rows, the
@@ -42,7 +42,7 @@ pub fn concat(parts: &[&Tensor], fill_to: usize) -> Result<Tensor> {
         }
         return Tensor::from_strings(shape, builder);
     }
-    let mut joined = aligned_vec::<u8>(pieces().map(Tensor::byte_len).sum());
+    let mut joined = budget::allocated_vec::<u8>(pieces().map(Tensor::byte_len).sum())?;
     for piece in pieces() {
         joined.extend_from_slice(piece.bytes());
     }
@@ -82,7 +82,7 @@ pub fn pad(tensor: &Tensor, row_dims: &[i64]) -> Result<Tensor> {
     }
     let size = tensor.dtype.size().unwrap_or(1);
     let bytes = tensor.bytes();
-    let mut padded = aligned_vec::<u8>(total * size);
+    let mut padded = budget::allocated_vec::<u8>(total * size)?;
     for index in 0..total {
         let at = source.of(index) * size;
         padded.extend_from_slice(bytes.get(at..at + size).ok_or_else(empty_tensor)?);

@@ -15,9 +15,7 @@ use self::header::{NpyHeader, NpyType};
 use crate::places::Places;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{
-    Buffer, DType, STRING_OVERHEAD, Shape, Strings, StringsBuilder, Tensor, aligned_vec,
-};
+use tensorserve_tensor::{Buffer, DType, STRING_OVERHEAD, Shape, Strings, StringsBuilder, Tensor};
 
 mod header;
 mod rows;
@@ -69,7 +67,7 @@ pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Tensor> {
 /// A numeric tensor in row-major order and this machine's byte order.
 fn read_numbers(dtype: DType, swapped: bool, header: NpyHeader, data: &[u8]) -> Result<Tensor> {
     let size = header.element.size();
-    let mut bytes = aligned_vec::<u8>(data.len());
+    let mut bytes = budget::allocated_vec::<u8>(data.len())?;
     match column_major_offsets(&header) {
         None => bytes.extend_from_slice(data),
         Some(offsets) => {
@@ -212,6 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use tensorserve_tensor::aligned_vec;
 
     const MAX_BYTES: usize = 1 << 20;
 
