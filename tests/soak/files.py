@@ -70,11 +70,14 @@ def put_what_is_no_file(server: Server, done: int) -> None:
 
 
 def hang_up(server: Server, done: int) -> None:
-    """SIGHUP, many times, while the settings change: whole, half written, and with mistakes."""
+    """SIGHUP, many times, while the settings change: whole, half written, and with mistakes. What is half written ends
+    in a string: a file that ends behind a model would be an order to remove the models that follow."""
     settings = server.folder / "models.toml"
     whole = server.settings
     extra = f'\n[[models]]\nname = "extra"\npath = "{ROOT}/models/half_plus_two"\n'
-    texts = [whole, whole + extra, whole[: random.randrange(len(whole))], whole + "\nlimit = -1\n"]
+    in_strings = [at for at in range(len(whole)) if whole[:at].count('"') % 2]
+    half = whole[: random.choice(in_strings)]
+    texts = [whole, whole + extra, half, whole + "\nlimit = -1\n"]
     with_one = texts[done % len(texts)]
     settings.write_text(with_one)
     for _ in range(20):
