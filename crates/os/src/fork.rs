@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::exit_now;
 
@@ -20,6 +22,20 @@ pub struct ForkedProcess {
     status: Option<ExitStatus>,
 }
 
+/// The number of threads of this process.
+fn threads() -> io::Result<usize> {
+    Ok(fs::read_dir("/proc/self/task")?.count())
+}
+
+/// Waits until the calling thread is the only one of this process: the kernel counts a thread for a moment after it
+/// has been joined. Gives up after a second, and [`fork`] fails then.
+pub fn wait_for_joined_threads() {
+    let end = Instant::now() + Duration::from_secs(1);
+    while threads().is_ok_and(|threads| threads > 1) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Starts a copy of this process, which runs `work` and ends with the status that `work` returns. The
 /// kernel kills it when the calling thread ends.
 ///
@@ -27,7 +43,7 @@ pub struct ForkedProcess {
 /// If this process has other threads: the copy would have only the calling one, and locks that the
 /// others hold would stay held. Else those of the operating system.
 pub fn fork(work: impl FnOnce() -> i32) -> io::Result<ForkedProcess> {
-    let threads = fs::read_dir("/proc/self/task")?.count();
+    let threads = threads()?;
     if threads != 1 {
         return Err(io::Error::other(format!("this process has {threads} threads, not one")));
     }

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tensorserve_os::fork::{ForkedProcess, empty_stdin, end_with, fork};
+use tensorserve_os::fork::{ForkedProcess, empty_stdin, end_with, fork, wait_for_joined_threads};
+use tensorserve_os::lower_priority;
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 
@@ -146,11 +147,29 @@ fn prepare(
     build: impl FnOnce(&str) -> Result<Platforms>,
 ) -> Result<Platforms, String> {
     let platforms = build(&start.settings).map_err(|error| error.to_string())?;
-    for platform in platforms.iter().filter(|it| start.open.iter().any(|open| open == it.name())) {
-        platform.describe().map_err(|error| error.to_string())?;
-    }
+    open_libraries(&platforms, &start.open)?;
     let tried = fork(|| 0).and_then(|mut child| child.wait());
     tried.map(|_| platforms).map_err(|error| error.to_string())
+}
+
+/// Opens the libraries of the platforms that `open` names, which takes a core for about a second: a thread of low
+/// priority does it, as the server answers requests meanwhile. It has ended before the process forks.
+fn open_libraries(platforms: &Platforms, open: &[String]) -> Result<(), String> {
+    thread::scope(|scope| {
+        let opener = thread::Builder::new().name("libraries".to_owned());
+        let opener = opener.spawn_scoped(scope, || {
+            lower_priority();
+            for platform in platforms.iter().filter(|it| open.iter().any(|open| open == it.name()))
+            {
+                platform.describe().map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        });
+        let opener = opener.map_err(|error| error.to_string())?;
+        opener.join().unwrap_or_else(|_| Err("opening the libraries panicked".to_owned()))
+    })?;
+    wait_for_joined_threads();
+    Ok(())
 }
 
 /// Passes the reports of a host on, and starts it again when it ends.
