@@ -35,20 +35,20 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     #[cfg(feature = "tflite")]
     all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())));
     #[cfg(feature = "xgboost")]
-    all.push(Arc::new(tensorserve_tabular::xgboost::XGBoost));
+    all.push(Arc::new(tensorserve_tabular::xgboost::XGBOOST));
     // Before scikit-learn, which takes any pickle.
     #[cfg(feature = "lightgbm")]
-    all.push(Arc::new(tensorserve_tabular::lightgbm::LightGBM));
+    all.push(Arc::new(tensorserve_tabular::lightgbm::LIGHTGBM));
     #[cfg(feature = "catboost")]
-    all.push(Arc::new(tensorserve_tabular::catboost::CatBoost));
+    all.push(Arc::new(tensorserve_tabular::catboost::CATBOOST));
     #[cfg(feature = "sklearn")]
-    all.push(Arc::new(tensorserve_tabular::sklearn::ScikitLearn));
+    all.push(Arc::new(tensorserve_tabular::sklearn::SCIKIT_LEARN));
     #[cfg(feature = "pmml")]
-    all.push(Arc::new(tensorserve_tabular::pmml::Pmml));
+    all.push(Arc::new(tensorserve_tabular::pmml::PMML));
     #[cfg(feature = "spark")]
-    all.push(Arc::new(tensorserve_tabular::spark::Spark));
+    all.push(Arc::new(tensorserve_tabular::spark::SPARK));
     #[cfg(feature = "h2o")]
-    all.push(Arc::new(tensorserve_tabular::h2o::H2o));
+    all.push(Arc::new(tensorserve_tabular::h2o::H2O));
     #[cfg(feature = "pytorch")]
     all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())));
     #[cfg(feature = "executorch")]

@@ -12,7 +12,7 @@ use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
 use tensorserve_codec::csv;
 use tensorserve_platform::{Executable, LoadOptions, Platform, RunOptions};
-use tensorserve_tabular::xgboost::XGBoost;
+use tensorserve_tabular::xgboost::XGBOOST;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor};
 use tensorserve_tensorflow::TensorFlow;
 
@@ -72,7 +72,7 @@ fn on_threads(work: impl Fn() + Sync) {
 fn load(model: &Path) -> (Arc<dyn Executable>, usize) {
     let options = LoadOptions { threads: threads(), ..LoadOptions::default() };
     let loaded = if model.is_file() {
-        XGBoost.load(model, &options).expect("loads")
+        XGBOOST.load(model, &options).expect("loads")
     } else {
         let config = Config::new(Settings::default(), &Environment::of_process()).expect("valid");
         let newest = (1..=9).rev().map(|version| model.join(version.to_string()));

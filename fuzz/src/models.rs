@@ -8,14 +8,14 @@ use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platform, RunOptions};
-use tensorserve_tabular::catboost::CatBoost;
-use tensorserve_tabular::h2o::H2o;
-use tensorserve_tabular::lightgbm::LightGBM;
+use tensorserve_tabular::catboost::CATBOOST;
+use tensorserve_tabular::h2o::H2O;
+use tensorserve_tabular::lightgbm::LIGHTGBM;
 use tensorserve_tabular::pickle::{self as pickles, PickleValue};
-use tensorserve_tabular::pmml::Pmml;
-use tensorserve_tabular::sklearn::ScikitLearn;
-use tensorserve_tabular::spark::Spark;
-use tensorserve_tabular::xgboost::XGBoost;
+use tensorserve_tabular::pmml::PMML;
+use tensorserve_tabular::sklearn::SCIKIT_LEARN;
+use tensorserve_tabular::spark::SPARK;
+use tensorserve_tabular::xgboost::XGBOOST;
 use tensorserve_tensor::{Shape, Signature, Tensor};
 use tensorserve_tensorflow::{GpuConfig, TensorFlow, TensorFlowConfig};
 
@@ -99,27 +99,27 @@ fn walk(value: PickleValue<'_>, depth: usize, budget: &mut usize) {
 
 /// scikit-learn's estimators.
 pub fn sklearn(file: &[u8]) {
-    with_file("model.pkl", file, |path| load(&ScikitLearn, path));
+    with_file("model.pkl", file, |path| load(&SCIKIT_LEARN, path));
 }
 
 /// XGBoost's formats: JSON, UBJSON, binary, and pickles.
 pub fn xgboost(file: &[u8]) {
-    with_file("model.xgb", file, |path| load(&XGBoost, path));
+    with_file("model.xgb", file, |path| load(&XGBOOST, path));
 }
 
 /// LightGBM's formats: text, JSON, and pickles.
 pub fn lightgbm(file: &[u8]) {
-    with_file("model.lgb", file, |path| load(&LightGBM, path));
+    with_file("model.lgb", file, |path| load(&LIGHTGBM, path));
 }
 
 /// CatBoost's formats: binary, and JSON.
 pub fn catboost(file: &[u8]) {
-    with_file("model.cbm", file, |path| load(&CatBoost, path));
+    with_file("model.cbm", file, |path| load(&CATBOOST, path));
 }
 
 /// PMML.
 pub fn pmml(file: &[u8]) {
-    with_file("model.pmml", file, |path| load(&Pmml, path));
+    with_file("model.pmml", file, |path| load(&PMML, path));
 }
 
 /// Spark: a model's metadata, a line of dashes, and its Parquet file; or the files of a folder with a line
@@ -135,7 +135,7 @@ pub fn spark(input: &[u8]) {
         } else {
             written(&folder, input);
         }
-        load(&Spark, &folder);
+        load(&SPARK, &folder);
     });
 }
 
@@ -171,7 +171,7 @@ fn is_plain(name: &str) -> bool {
 /// MOJOs: an archive; or the files of one, with a line of dashes between them, each after a line with its
 /// name.
 pub fn h2o(input: &[u8]) {
-    with_file("model.mojo", &archived(input), |path| load(&H2o, path));
+    with_file("model.mojo", &archived(input), |path| load(&H2O, path));
 }
 
 /// Files of PyTorch, as far as they are read without libtorch: an archive, or its files, as for `h2o`.

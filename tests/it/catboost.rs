@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::catboost::CatBoost;
+use tensorserve_tabular::catboost::CATBOOST;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};
@@ -20,7 +20,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let platforms = vec![Arc::new(CatBoost) as Arc<_>];
+    let platforms = vec![Arc::new(CATBOOST) as Arc<_>];
     let server = TestServer::start_with(&config(settings), platforms);
     server.wait_until_started();
     server

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::h2o::H2o;
+use tensorserve_tabular::h2o::H2O;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};
@@ -20,7 +20,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    TestServer::start_with(&config(settings), vec![Arc::new(H2o)])
+    TestServer::start_with(&config(settings), vec![Arc::new(H2O)])
 }
 
 /// Expected values: h2o-genmodel 3.46.0.6, as in `gbm_calibrated_PlattScaling.csv.gz`.

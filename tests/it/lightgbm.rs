@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::lightgbm::LightGBM;
-use tensorserve_tabular::sklearn::ScikitLearn;
+use tensorserve_tabular::lightgbm::LIGHTGBM;
+use tensorserve_tabular::sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};
@@ -21,7 +21,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let platforms = vec![Arc::new(LightGBM) as Arc<_>, Arc::new(ScikitLearn) as Arc<_>];
+    let platforms = vec![Arc::new(LIGHTGBM) as Arc<_>, Arc::new(SCIKIT_LEARN) as Arc<_>];
     let server = TestServer::start_with(&config(settings), platforms);
     server.wait_until_started();
     server

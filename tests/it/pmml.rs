@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::pmml::Pmml;
+use tensorserve_tabular::pmml::PMML;
 
 use crate::support::client::{get, post};
 use crate::support::data;
@@ -18,7 +18,7 @@ fn serve(path: &Path) -> TestServer {
         name: Some("iris".to_owned()),
         ..ModelSettings::default()
     });
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(Pmml)]);
+    let server = TestServer::start_with(&config(settings), vec![Arc::new(PMML)]);
     server.wait_until_started();
     server
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tensorserve::config::ModelSettings;
 use tensorserve_platform::{LoadOptions, Platform};
-use tensorserve_tabular::lightgbm::LightGBM;
-use tensorserve_tabular::sklearn::ScikitLearn;
+use tensorserve_tabular::lightgbm::LIGHTGBM;
+use tensorserve_tabular::sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, settings};
 use crate::support::{alike, data};
@@ -133,8 +133,8 @@ fn models_of_reports_that_are_refused_are_named() {
     assert!(reports.len() >= LEAST_REFUSED, "reports are missing: {}", reports.len());
     for (Report { name, model, .. }, words) in reports {
         let platform: &dyn Platform = match name.contains("lightgbm") {
-            true => &LightGBM,
-            false => &ScikitLearn,
+            true => &LIGHTGBM,
+            false => &SCIKIT_LEARN,
         };
         let error = match platform.inspect(&model, &LoadOptions::default()) {
             Ok(_) => panic!("{name} is served"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tensorserve_tabular::sklearn::ScikitLearn;
+use tensorserve_tabular::sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};
@@ -21,7 +21,7 @@ fn serve(folder: &Path, file: &str) -> TestServer {
     fs::copy(data(file), version.join(name)).expect("copied");
     let mut settings = settings();
     settings.paths.push(folder.to_owned());
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(ScikitLearn)]);
+    let server = TestServer::start_with(&config(settings), vec![Arc::new(SCIKIT_LEARN)]);
     server.wait_until_started();
     server
 }

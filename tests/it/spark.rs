@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::spark::Spark;
+use tensorserve_tabular::spark::SPARK;
 
 use crate::support::client::{post, request};
 use crate::support::data;
@@ -22,7 +22,7 @@ fn a_folder_is_served() {
         name: Some("spark".to_owned()),
         ..ModelSettings::default()
     });
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(Spark)]);
+    let server = TestServer::start_with(&config(settings), vec![Arc::new(SPARK)]);
     server.wait_until_started();
 
     let mut row = vec![0.0; 692];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::xgboost::XGBoost;
+use tensorserve_tabular::xgboost::XGBOOST;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};
@@ -20,7 +20,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(XGBoost)]);
+    let server = TestServer::start_with(&config(settings), vec![Arc::new(XGBOOST)]);
     server.wait_until_started();
     server
 }

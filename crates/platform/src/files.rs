@@ -100,19 +100,33 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
     if place.is_file() {
         return Ok(path.to_owned());
     }
-    let shown = path.display();
-    match place.files(endings).collect::<Vec<_>>()[..] {
-        [] => Err(Error::not_found(format!("{shown} contains no file *{}", endings.join(" or *")))),
-        [file] => Ok(file.clone()),
-        [one, other, ..] => Err(Error::new(
-            Code::FailedPrecondition,
-            format!(
-                "{shown} contains several models, {} and {}: put each into its own directory, \
-                 or configure the path of one file",
-                one.display(),
-                other.display()
-            ),
-        )),
+    match only(path, place.files(endings))? {
+        Some(file) => Ok(file),
+        None => {
+            let endings = endings.join(" or *");
+            Err(Error::not_found(format!("{} contains no file *{endings}", path.display())))
+        }
+    }
+}
+
+/// The one model of those that were `found` in the directory `path`; `None` if there is none.
+///
+/// # Errors
+/// [`Code::FailedPrecondition`] if there are several.
+pub fn only<'a>(
+    path: &Path,
+    found: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<Option<PathBuf>> {
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(one), Some(other)) => Err(Error::precondition(format!(
+            "{} contains several models, {} and {}: put each into its own directory, or configure \
+             the path of one file",
+            path.display(),
+            one.display(),
+            other.display()
+        ))),
+        (one, _) => Ok(one.cloned()),
     }
 }
 

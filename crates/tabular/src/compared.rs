@@ -1,27 +1,27 @@
 //! Which versions of a library were compared with its evaluator: a model of another one is served, and named in the log.
 
-use std::path::Path;
-
-use tensorserve_platform::Loaded;
-
-use crate::evaluated::Evaluated;
-
 /// The versions of a library whose predictions were compared with those of its evaluator here.
+#[derive(Clone, Copy)]
 pub(crate) struct ComparedVersions {
     /// What the versions are of, such as `Spark`.
     pub(crate) library: &'static str,
     /// Major and minor number.
     pub(crate) oldest: (u32, u32),
     pub(crate) newest: (u32, u32),
+    /// Whether each of them records its version: a model without one is then of another.
+    pub(crate) recorded: bool,
 }
 
 impl ComparedVersions {
     /// The warning for a model that another version wrote, or one that its file does not record.
     /// `version` is its text: the numbers begin at the first digit.
     pub(crate) fn warning(&self, version: &str) -> Option<String> {
+        if version.is_empty() && !self.recorded {
+            return None;
+        }
         let numbers = version.find(|c: char| c.is_ascii_digit()).and_then(|at| version.get(at..));
         let numbers = numbers.map(version_numbers);
-        let ComparedVersions { library, oldest, newest } = self;
+        let ComparedVersions { library, oldest, newest, .. } = self;
         if numbers.is_some_and(|numbers| (*oldest..=*newest).contains(&numbers)) {
             return None;
         }
@@ -44,23 +44,14 @@ pub(crate) fn version_numbers(version: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-impl Evaluated {
-    /// What is served of the model at `path`. Logs one line if it was written by a version that was never compared.
-    pub(crate) fn loaded_from(self, path: &Path, compared: &ComparedVersions) -> Loaded {
-        if let Some(warning) = compared.warning(&self.written_by) {
-            log::warn!("{}: {warning}", path.display());
-        }
-        self.loaded()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn other_versions_and_those_that_are_not_recorded_are_named() {
-        let compared = ComparedVersions { library: "Spark", oldest: (2, 4), newest: (4, 1) };
+        let compared =
+            ComparedVersions { library: "Spark", oldest: (2, 4), newest: (4, 1), recorded: true };
         for version in ["Spark 2.4.8", "4.1.4", "v3.0"] {
             assert_eq!(compared.warning(version), None, "{version}");
         }

@@ -1,12 +1,11 @@
-//! What all platforms of this crate have in common: a model is read whole, and then needs no library.
+//! A model of this crate: it is read whole, and then needs no library.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use tensorserve_platform::{Executable, Inspection, Loaded};
+use tensorserve_platform::{Executable, Inspection, Loaded, files};
 use tensorserve_tensor::Signature;
-
-#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
-pub(crate) use self::by_content::check;
+use tensorserve_tensor::error::Result;
 
 /// A model that was read.
 pub(crate) struct Evaluated {
@@ -17,9 +16,38 @@ pub(crate) struct Evaluated {
     pub(crate) written_by: String,
     /// Size of its files in bytes.
     pub(crate) bytes: u64,
+    /// What the operator should know before the model is used, a line of the log each.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Evaluated {
+    /// The model in `file`, which has at most `max_bytes`: what `read` makes of its bytes.
+    pub(crate) fn read(
+        file: &Path,
+        max_bytes: u64,
+        read: impl FnOnce(Vec<u8>) -> Result<Evaluated>,
+    ) -> Result<Evaluated> {
+        let content = files::read(file, max_bytes)?;
+        let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+        let model = read(content).map_err(|error| error.context(file.display()))?;
+        Ok(Evaluated { bytes, ..model })
+    }
+
+    /// A model with one signature. The caller sets `bytes`.
+    pub(crate) fn new(
+        signature: Signature,
+        executable: impl Executable + 'static,
+        written_by: String,
+    ) -> Evaluated {
+        Evaluated {
+            signatures: vec![signature],
+            executable: Arc::new(executable),
+            written_by,
+            bytes: 0,
+            warnings: Vec::new(),
+        }
+    }
+
     /// What `tensorserve inspect` shows.
     pub(crate) fn inspection(self) -> Inspection {
         let Evaluated { signatures, written_by, bytes, .. } = self;
@@ -30,29 +58,5 @@ impl Evaluated {
     pub(crate) fn loaded(self) -> Loaded {
         let Evaluated { signatures, executable, bytes, .. } = self;
         Loaded { signatures, executable, bytes, marshalled_hooks: false, external_ops: Vec::new() }
-    }
-}
-
-#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
-mod by_content {
-    use std::path::Path;
-
-    use tensorserve_platform::{Completeness, files};
-    use tensorserve_tensor::error::{Code, Result};
-
-    /// Whether there is one model, by the ending of its file, or else as `find` finds it by its content.
-    pub(crate) fn check<T>(
-        folder: &Path,
-        endings: &[&str],
-        find: impl FnOnce(&Path) -> Result<T>,
-    ) -> Completeness {
-        match files::check(folder, endings) {
-            Completeness::Missing(what) => match find(folder) {
-                Ok(_) => Completeness::Complete,
-                Err(error) if error.code() == Code::NotFound => Completeness::Missing(what),
-                Err(error) => Completeness::Broken(error),
-            },
-            found @ (Completeness::Complete | Completeness::Broken(_)) => found,
-        }
     }
 }

@@ -3,7 +3,7 @@
 #[cfg(any(feature = "sklearn", feature = "lightgbm"))]
 use crate::pickle::{NumpyArray, PickleValue, dtype_kind};
 #[cfg(feature = "lightgbm")]
-use tensorserve_tensor::error::Code;
+use crate::refusal;
 #[cfg(any(feature = "sklearn", feature = "lightgbm"))]
 use tensorserve_tensor::error::Error;
 use tensorserve_tensor::error::Result;
@@ -55,7 +55,7 @@ impl ClassLabels {
             let message = format!(
                 "the labels of the classes are {found}, not an array of numbers or strings"
             );
-            Error::new(Code::Unimplemented, message)
+            refusal::unsupported(message)
         })
     }
 

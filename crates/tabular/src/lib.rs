@@ -8,27 +8,14 @@
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+// Each platform uses a part of what they share.
+#![cfg_attr(not(all(feature = "sklearn", feature = "spark", feature = "h2o")), allow(dead_code))]
+
+pub use self::platform::FilePlatform;
 
 #[cfg(feature = "catboost")]
 pub mod catboost;
-#[cfg(any(
-    feature = "xgboost",
-    feature = "lightgbm",
-    feature = "catboost",
-    feature = "sklearn",
-    feature = "spark",
-    feature = "h2o"
-))]
 mod compared;
-#[cfg(any(
-    feature = "xgboost",
-    feature = "lightgbm",
-    feature = "catboost",
-    feature = "sklearn",
-    feature = "pmml",
-    feature = "spark",
-    feature = "h2o"
-))]
 mod evaluated;
 #[cfg(feature = "h2o")]
 pub mod h2o;
@@ -38,18 +25,16 @@ mod labels;
 pub mod lightgbm;
 #[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
 mod matrix;
+#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
+mod model_files;
+#[cfg(any(feature = "sklearn", feature = "spark"))]
+mod murmur;
+mod numeric;
 #[cfg(feature = "pickle")]
 pub mod pickle;
+mod platform;
 #[cfg(feature = "pmml")]
 pub mod pmml;
-#[cfg(any(
-    feature = "xgboost",
-    feature = "lightgbm",
-    feature = "catboost",
-    feature = "sklearn",
-    feature = "spark",
-    feature = "h2o"
-))]
 mod refusal;
 #[cfg(feature = "sklearn")]
 pub mod sklearn;

@@ -25,10 +25,10 @@ fn time_of_a_prediction() {
     let is_model = |path: &PathBuf| path.file_stem().is_some_and(|name| name == "model");
     let model = entries.into_iter().find(is_model).expect("a model");
     let platforms: [&dyn Platform; 4] = [
-        &crate::xgboost::XGBoost,
-        &crate::lightgbm::LightGBM,
-        &crate::catboost::CatBoost,
-        &crate::sklearn::ScikitLearn,
+        &crate::xgboost::XGBOOST,
+        &crate::lightgbm::LIGHTGBM,
+        &crate::catboost::CATBOOST,
+        &crate::sklearn::SCIKIT_LEARN,
     ];
     let platform = platforms.into_iter().find(|it| it.recognises(&Place::new(&model)));
     let platform = platform.expect("a model of trees");

@@ -7,12 +7,12 @@
 
 use std::mem;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::compared::ComparedVersions;
-use crate::evaluated::{self, Evaluated};
+use crate::evaluated::Evaluated;
+use crate::platform::FilePlatform;
 use crate::refusal::{damaged, unsupported};
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
+use tensorserve_platform::InputStyle;
 use tensorserve_tensor::error::Result;
 
 mod cbm;
@@ -29,53 +29,28 @@ mod rows;
 mod trees;
 
 /// The `catboost` platform.
-pub struct CatBoost;
+pub const CATBOOST: FilePlatform = FilePlatform {
+    name: "catboost",
+    title: "CatBoost",
+    description: "CatBoost, built-in evaluator",
+    input_style: InputStyle::Rows,
+    has_folders: false,
+    compared: Some(ComparedVersions {
+        library: "CatBoost",
+        oldest: (1, 2),
+        newest: (1, 2),
+        recorded: true,
+    }),
+    recognises: |place| format::FILES.recognises(place),
+    check: |folder| format::FILES.check(folder),
+    read,
+};
 
-impl Platform for CatBoost {
-    fn name(&self) -> &'static str {
-        "catboost"
-    }
-
-    fn title(&self) -> &'static str {
-        "CatBoost"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("CatBoost, built-in evaluator".to_owned())
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&format::CATBOOST_ENDINGS) || !format::find_by_content(place).is_empty()
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, folder: &Path) -> Completeness {
-        evaluated::check(folder, &format::CATBOOST_ENDINGS, format::find)
-    }
-
-    fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        Ok(read(folder)?.inspection())
-    }
-
-    fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        Ok(read(folder)?.loaded_from(folder, &COMPARED))
-    }
-}
-
-/// The CatBoost whose predictions were compared with those of this evaluator.
-const COMPARED: ComparedVersions =
-    ComparedVersions { library: "CatBoost", oldest: (1, 2), newest: (1, 2) };
-
-fn read(folder: &Path) -> Result<Evaluated> {
-    let (mut model, bytes) = format::read(folder)?;
-    Ok(Evaluated {
-        signatures: vec![model.signature()?],
-        written_by: mem::take(&mut model.written_by),
-        executable: Arc::new(model),
-        bytes,
+fn read(path: &Path) -> Result<Evaluated> {
+    Evaluated::read(&format::FILES.find(path)?, format::MAX_FILE_BYTES, |bytes| {
+        let mut model = format::read_file(&bytes)?;
+        let written_by = mem::take(&mut model.written_by);
+        Ok(Evaluated::new(model.signature()?, model, written_by))
     })
 }
 

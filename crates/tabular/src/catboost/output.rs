@@ -6,6 +6,7 @@ use serde_json::Value as Json;
 use super::document::ModelInfo;
 use super::{damaged, unsupported};
 use crate::labels::ClassLabels;
+use crate::numeric::{logistic, softmax};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{AlignedVec, DType, Shape, Tensor, TensorSpec, aligned_vec};
 
@@ -88,7 +89,7 @@ impl Prediction {
             Prediction::Binary { labels, border } => {
                 let classes: Vec<usize> = sums.iter().map(|x| usize::from(*x > *border)).collect();
                 let mut both = aligned_vec(rows * 2);
-                for second in sums.iter().map(|sum| sigmoid(*sum)) {
+                for second in sums.iter().map(|sum| logistic(*sum)) {
                     both.extend_from_slice(&[1.0 - second, second]);
                 }
                 return Ok(vec![labels.tensor(&classes)?, matrix(rows, 2, both)?]);
@@ -97,14 +98,14 @@ impl Prediction {
                 let classes: Vec<usize> = sums.chunks_exact(dimension).map(arg_max).collect();
                 match exclusive {
                     true => sums.chunks_exact_mut(dimension).for_each(softmax),
-                    false => sums.iter_mut().for_each(|sum| *sum = sigmoid(*sum)),
+                    false => sums.iter_mut().for_each(|sum| *sum = logistic(*sum)),
                 }
                 return Ok(vec![labels.tensor(&classes)?, matrix(rows, dimension, sums)?]);
             }
             Prediction::Labels => {
                 let mut applies = aligned_vec::<i64>(sums.len());
                 sums.iter().for_each(|sum| applies.push(i64::from(*sum > 0.0)));
-                sums.iter_mut().for_each(|sum| *sum = sigmoid(*sum));
+                sums.iter_mut().for_each(|sum| *sum = logistic(*sum));
                 let shape = Shape::new(&[size(rows), size(dimension)])?;
                 let applies = Tensor::from_vec(shape, applies)?;
                 return Ok(vec![applies, matrix(rows, dimension, sums)?]);
@@ -156,20 +157,6 @@ fn labels(info: &ModelInfo, count: usize) -> Result<ClassLabels> {
     let texts = classes.iter().map(|label| label.as_str().map(str::to_owned));
     let texts = texts.collect::<Option<Vec<_>>>();
     texts.map(ClassLabels::Texts).ok_or_else(|| damaged("the labels of the classes are of no type"))
-}
-
-fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}
-
-fn softmax(row: &mut [f64]) {
-    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut sum = 0.0;
-    for x in row.iter_mut() {
-        *x = (*x - largest).exp();
-        sum += *x;
-    }
-    row.iter_mut().for_each(|x| *x /= sum);
 }
 
 /// The index of the largest sum; of equal ones, of the first.

@@ -7,7 +7,9 @@ use std::fs;
 use super::format::read_file;
 use super::*;
 use crate::testing::{Random, test_data};
-use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_platform::{
+    Completeness, Executable, LoadOptions, Loaded, Place, Platform, RunOptions,
+};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
 
@@ -103,7 +105,7 @@ fn check_cases(folder: &Path) -> (usize, f64) {
         (doubles(&folder.join("rows.bin")), doubles(&folder.join("expected.bin")));
     let (mut wrong, mut greatest) = (String::new(), 0.0_f64);
     for (name, case) in &cases {
-        let loaded = match CatBoost.load(&folder.join(name), &LoadOptions::default()) {
+        let loaded = match CATBOOST.load(&folder.join(name), &LoadOptions::default()) {
             Ok(loaded) => loaded,
             Err(error) => {
                 let _ = writeln!(wrong, "{error}");
@@ -161,7 +163,7 @@ fn data() -> (Vec<f64>, Vec<Vec<String>>) {
 }
 
 fn load(path: &Path) -> Loaded {
-    CatBoost.load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    CATBOOST.load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -184,16 +186,16 @@ fn batches_of_any_size_are_like_single_rows() {
 
 #[test]
 fn models_are_recognised_by_ending_or_by_content() {
-    let recognises = |path: &Path| CatBoost.recognises(&Place::new(path));
+    let recognises = |path: &Path| CATBOOST.recognises(&Place::new(path));
     assert!(recognises(&made("rmse.cbm")) && recognises(&made("rmse.json")));
     assert!(recognises(&made("ctr_regression.json")));
     assert!(!recognises(&made("cases.json")));
     assert!(!recognises(&test_data("platforms/xgboost/iris_softprob.json")));
     let folder = tempfile::tempdir().expect("temporary directory");
-    assert!(matches!(CatBoost.check(folder.path()), Completeness::Missing(_)));
+    assert!(matches!(CATBOOST.check(folder.path()), Completeness::Missing(_)));
     fs::copy(made("rmse.cbm"), folder.path().join("model.bin")).expect("copied");
     assert!(recognises(folder.path()));
-    let inspection = CatBoost.inspect(folder.path(), &LoadOptions::default()).expect("a model");
+    let inspection = CATBOOST.inspect(folder.path(), &LoadOptions::default()).expect("a model");
     assert_eq!(inspection.written_by, "CatBoost 1.2.10");
 }
 

@@ -4,8 +4,10 @@
 
 use super::head::{MojoHead, MojoScorer};
 use super::info::MojoInfo;
-use super::numeric::{float, java_int, java_max, java_min};
+use super::link::linear_mean;
+use super::numeric::{float, java_int};
 use super::{damaged, unsupported};
+use crate::numeric::{Link, exponentials, logistic};
 use tensorserve_tensor::error::Result;
 
 /// A generalized linear model. The columns of levels come first, then those of numbers.
@@ -32,38 +34,14 @@ enum Response {
     Ordinal,
 }
 
-#[derive(Clone, Copy)]
-enum Link {
-    Identity,
-    Logit,
-    Log,
-    Inverse,
-    /// With its power.
-    Tweedie(f64),
-}
-
-impl Link {
-    fn read(info: &MojoInfo) -> Result<Self> {
-        match info.required("link")? {
-            "identity" => Ok(Link::Identity),
-            "logit" => Ok(Link::Logit),
-            "log" => Ok(Link::Log),
-            "inverse" => Ok(Link::Inverse),
-            "tweedie" => Ok(Link::Tweedie(info.number_or("tweedie_link_power", 0.0)?)),
-            other => Err(unsupported(format!("the link function {other:?} is not supported"))),
-        }
-    }
-
-    fn inverse(self, x: f64) -> f64 {
-        match self {
-            Link::Identity => x,
-            Link::Logit => 1.0 / ((-x).exp() + 1.0),
-            Link::Log => x.exp(),
-            Link::Inverse if x < 0.0 => 1.0 / java_min(-1e-5, x),
-            Link::Inverse => 1.0 / java_max(1e-5, x),
-            Link::Tweedie(0.0) => java_max(2e-16, x.exp()),
-            Link::Tweedie(power) => x.powf(1.0 / power),
-        }
+fn read_link(info: &MojoInfo) -> Result<Link> {
+    match info.required("link")? {
+        "identity" => Ok(Link::Identity),
+        "logit" => Ok(Link::Logit),
+        "log" => Ok(Link::Log),
+        "inverse" => Ok(Link::Inverse),
+        "tweedie" => Ok(Link::Power(info.number_or("tweedie_link_power", 0.0)?)),
+        other => Err(unsupported(format!("the link function {other:?} is not supported"))),
     }
 }
 
@@ -83,9 +61,9 @@ impl LinearModel {
             ("multinomial", classes) if classes > 1 => Response::Classes,
             ("ordinal", classes) if classes > 1 => Response::Ordinal,
             ("binomial" | "fractionalbinomial" | "quasibinomial", _) => {
-                Response::Pair(Link::read(info)?, info.number_or("default_threshold", 0.5)?)
+                Response::Pair(read_link(info)?, info.number_or("default_threshold", 0.5)?)
             }
-            (_, 1) => Response::Number(Link::read(info)?),
+            (_, 1) => Response::Number(read_link(info)?),
             (family, classes) => {
                 return Err(damaged(format!("the family {family} does not fit {classes} classes")));
             }
@@ -174,10 +152,10 @@ impl LinearModel {
         let lists = self.coefficients.chunks_exact(self.per_class());
         match self.response {
             Response::Number(link) => {
-                prediction.fill(link.inverse(self.sum(&self.coefficients, row) + offset));
+                prediction.fill(linear_mean(link, self.sum(&self.coefficients, row) + offset));
             }
             Response::Pair(link, threshold) => {
-                let second = link.inverse(self.sum(&self.coefficients, row) + offset);
+                let second = linear_mean(link, self.sum(&self.coefficients, row) + offset);
                 if let [class, first, other] = prediction {
                     *class = f64::from(u8::from(second >= threshold));
                     (*first, *other) = (1.0 - second, second);
@@ -188,7 +166,7 @@ impl LinearModel {
                 for (value, coefficients) in values.iter_mut().zip(lists) {
                     *value = self.sum(coefficients, row);
                 }
-                *class = softmax(values);
+                *class = class_of(values);
             }
             Response::Ordinal => {
                 let Some((class, values)) = prediction.split_first_mut() else { return };
@@ -196,7 +174,7 @@ impl LinearModel {
                 let mut below = 0.0;
                 for (value, coefficients) in values.iter_mut().zip(lists) {
                     let sum = self.sum(coefficients, row) + offset;
-                    let up_to = 1.0 / (1.0 + (-sum).exp());
+                    let up_to = logistic(sum);
                     *value = up_to - below;
                     below = up_to;
                 }
@@ -215,16 +193,11 @@ impl LinearModel {
     }
 }
 
-/// Sums become probabilities; returns the index of the largest.
-fn softmax(values: &mut [f64]) -> f64 {
+/// Sums become probabilities, which H2O rounds in its own way; returns the index of the largest.
+fn class_of(values: &mut [f64]) -> f64 {
     let largest =
         values.iter().fold(0.0, |largest, value| if *value > largest { *value } else { largest });
-    let mut sum = 0.0;
-    for value in values.iter_mut() {
-        *value = (*value - largest).exp();
-        sum += *value;
-    }
-    let scale = 1.0 / sum;
+    let scale = 1.0 / exponentials(values, largest);
     let mut best = (0.0, 0.0);
     for (index, value) in values.iter_mut().enumerate() {
         *value *= scale;

@@ -12,17 +12,14 @@
 use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use self::files::MojoArchive;
 use self::model::MojoModel;
 use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
+use crate::platform::FilePlatform;
 use crate::refusal::{damaged, unsupported};
-use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
-    files as model_files,
-};
+use tensorserve_platform::{Completeness, InputStyle, Place, files as model_files};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod calibration;
@@ -38,15 +35,12 @@ mod head;
 mod info;
 mod inputs;
 mod kmeans;
+mod link;
 mod model;
 mod network;
 mod numeric;
 mod trees;
 mod xgboost;
-
-/// The oldest and the newest H2O whose predictions were compared with those of this evaluator.
-const COMPARED: ComparedVersions =
-    ComparedVersions { library: "H2O", oldest: (3, 11), newest: (3, 46) };
 
 /// The ending of files that are MOJOs.
 const ENDINGS: [&str; 1] = [".mojo"];
@@ -71,49 +65,30 @@ const EXPORT: &str = "save the model with model.download_mojo(\"model.zip\"); bi
 const ARCHIVE_START: &[u8] = b"PK";
 
 /// The `h2o` platform.
-pub struct H2o;
+pub const H2O: FilePlatform = FilePlatform {
+    name: "h2o",
+    title: "H2O",
+    description: "H2O MOJO, built-in evaluator",
+    input_style: InputStyle::Records,
+    has_folders: false,
+    compared: Some(ComparedVersions {
+        library: "H2O",
+        oldest: (3, 11),
+        newest: (3, 46),
+        recorded: true,
+    }),
+    recognises: |place| place.has_file(&ENDINGS) || mojo_archives(place).next().is_some(),
+    check,
+    read: open,
+};
 
-impl Platform for H2o {
-    fn name(&self) -> &'static str {
-        "h2o"
-    }
-
-    fn title(&self) -> &'static str {
-        "H2O"
-    }
-
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Records
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("H2O MOJO, built-in evaluator".to_owned())
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&ENDINGS) || place.files(&ARCHIVE_ENDINGS).any(|file| looks_like_mojo(file))
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, path: &Path) -> Completeness {
-        match find(path) {
-            Ok(_) => Completeness::Complete,
-            Err(error) if error.code() == Code::NotFound => {
-                Completeness::Missing("a file *.mojo, or *.zip with model.ini".to_owned())
-            }
-            Err(error) => Completeness::Broken(error),
+fn check(path: &Path) -> Completeness {
+    match find(path) {
+        Ok(_) => Completeness::Complete,
+        Err(error) if error.code() == Code::NotFound => {
+            Completeness::Missing("a file *.mojo, or *.zip with model.ini".to_owned())
         }
-    }
-
-    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.inspection())
-    }
-
-    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded_from(path, &COMPARED))
+        Err(error) => Completeness::Broken(error),
     }
 }
 
@@ -123,22 +98,18 @@ fn find(path: &Path) -> Result<PathBuf> {
     if place.is_file() {
         return Ok(path.to_owned());
     }
-    let archives = place.files(&ARCHIVE_ENDINGS).filter(|file| looks_like_mojo(file));
-    let found: Vec<&PathBuf> = place.files(&ENDINGS).chain(archives).collect();
-    match found[..] {
-        [file] => Ok(file.clone()),
-        [one, other, ..] => Err(Error::precondition(format!(
-            "{} contains several models, {} and {}: put each into its own directory, or configure \
-             the path of one file",
-            path.display(),
-            one.display(),
-            other.display()
-        ))),
-        [] => Err(Error::not_found(format!(
+    let found = place.files(&ENDINGS).chain(mojo_archives(&place));
+    match model_files::only(path, found)? {
+        Some(file) => Ok(file),
+        None => Err(Error::not_found(format!(
             "{} contains no file *.mojo, and no file *.zip with model.ini: {EXPORT}",
             path.display()
         ))),
     }
+}
+
+fn mojo_archives<'a>(place: &'a Place) -> impl Iterator<Item = &'a PathBuf> {
+    place.files(&ARCHIVE_ENDINGS).filter(|file| looks_like_mojo(file))
 }
 
 /// Whether a file is an archive whose directory, at its end, names `model.ini`.
@@ -159,17 +130,12 @@ fn looks_like_mojo(path: &Path) -> bool {
     sniffed().unwrap_or(false)
 }
 
-/// Reads the model at `path`; also returns the size of its file in bytes.
+/// Reads the model at `path`.
 fn open(path: &Path) -> Result<Evaluated> {
-    let file = find(path)?;
-    let content = model_files::read(&file, MAX_FILE_BYTES)?;
-    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    let mut model = read(content).map_err(|error| error.context(file.display()))?;
-    Ok(Evaluated {
-        signatures: vec![model.signature()?],
-        written_by: mem::take(&mut model.written_by),
-        executable: Arc::new(model),
-        bytes,
+    Evaluated::read(&find(path)?, MAX_FILE_BYTES, |content| {
+        let mut model = read(content)?;
+        let written_by = mem::take(&mut model.written_by);
+        Ok(Evaluated::new(model.signature()?, model, written_by))
     })
 }
 

@@ -6,8 +6,10 @@
 use super::classes::ClassRule;
 use super::head::{MojoHead, MojoScorer};
 use super::info::MojoInfo;
-use super::numeric::{float, java_int, java_min};
+use super::link::bounded_mean;
+use super::numeric::{float, java_int};
 use super::{damaged, unsupported};
+use crate::numeric::{Link, softmax};
 use tensorserve_tensor::error::Result;
 
 /// Products that are added side by side.
@@ -50,19 +52,12 @@ enum Activation {
 
 enum Response {
     Number {
-        exponential: Exponential,
+        link: Link,
         standard: Option<(f64, f64)>,
     },
     Classes(ClassRule),
     /// The inputs themselves.
     Inputs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exponential {
-    None,
-    Log,
-    Logit,
 }
 
 impl Network {
@@ -152,10 +147,10 @@ impl Network {
 
     fn finish(&self, row: &[f64], units: &[f64], outputs: &[f64], prediction: &mut [f64]) {
         match &self.response {
-            Response::Number { exponential, standard } => {
+            Response::Number { link, standard } => {
                 let output = outputs.first().copied().unwrap_or(f64::NAN);
                 let number = standard.map_or(output, |(factor, shift)| output / factor + shift);
-                prediction.fill(exponential.inverse(number));
+                prediction.fill(bounded_mean(*link, number));
             }
             Response::Classes(rule) => {
                 let probabilities = prediction.get_mut(1..).unwrap_or_default();
@@ -195,16 +190,16 @@ impl Response {
         if head.category == "AutoEncoder" {
             return Ok(Response::Inputs);
         }
-        let exponential = match info.required("distribution")? {
+        let link = match info.required("distribution")? {
             "modified_huber" => {
                 return Err(unsupported(
                     "deep learning with the distribution modified_huber is not supported: \
                      h2o-genmodel predicts the same for all rows",
                 ));
             }
-            "bernoulli" | "quasibinomial" | "ordinal" => Exponential::Logit,
-            "multinomial" | "poisson" | "gamma" | "tweedie" => Exponential::Log,
-            _ => Exponential::None,
+            "bernoulli" | "quasibinomial" | "ordinal" => Link::Logit,
+            "multinomial" | "poisson" | "gamma" | "tweedie" => Link::Log,
+            _ => Link::Identity,
         };
         if head.is_classifier() {
             return Ok(Response::Classes(ClassRule::read(info, head.classes)?));
@@ -216,17 +211,7 @@ impl Response {
             (Some([factor, ..]), Some([shift, ..])) => Some((*factor, *shift)),
             _ => return Err(damaged("model.ini: norm_resp_sub is missing")),
         };
-        Ok(Response::Number { exponential, standard })
-    }
-}
-
-impl Exponential {
-    fn inverse(self, x: f64) -> f64 {
-        match self {
-            Exponential::None => x,
-            Exponential::Log => java_min(1e19, x.exp()),
-            Exponential::Logit => 1.0 / (1.0 + java_min(1e19, (-x).exp())),
-        }
+        Ok(Response::Number { link, standard })
     }
 }
 
@@ -311,17 +296,6 @@ impl Activation {
             }
         }
     }
-}
-
-fn softmax(values: &mut [f64]) {
-    let first = values.first().copied().unwrap_or(0.0);
-    let largest = values.iter().fold(first, |largest, x| if largest < *x { *x } else { largest });
-    let mut sum = 0.0;
-    for value in values.iter_mut() {
-        *value = (*value - largest).exp();
-        sum += *value;
-    }
-    values.iter_mut().for_each(|value| *value /= sum);
 }
 
 impl Layer {

@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 
 use super::*;
 use crate::testing::{Random, test_data};
-use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_platform::{Completeness, Executable, LoadOptions, Place, Platform, RunOptions};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
@@ -393,18 +393,18 @@ fn damaged_files_do_not_panic() {
 fn mojos_are_recognised_by_ending_or_by_content() {
     let folder = tempfile::tempdir().expect("temporary directory");
     let at = |name: &str| folder.path().join(name);
-    let recognises = |path: &Path| H2o.recognises(&Place::new(path));
+    let recognises = |path: &Path| H2O.recognises(&Place::new(path));
     assert!(recognises(&test_data(FOLDER).join("iris_gbm.zip")));
-    assert!(matches!(H2o.check(folder.path()), Completeness::Missing(_)));
+    assert!(matches!(H2O.check(folder.path()), Completeness::Missing(_)));
     std::fs::write(at("other.zip"), stored(&[("a".to_owned(), b"model".to_vec())])).unwrap();
     assert!(!recognises(&at("other.zip")) && !recognises(folder.path()));
     std::fs::write(at("model.zip"), mojo("kmeans")).unwrap();
     assert!(recognises(folder.path()), "{}", folder.path().display());
-    assert!(matches!(H2o.check(folder.path()), Completeness::Complete));
-    let inspected = H2o.inspect(folder.path(), &LoadOptions::default()).expect("a model");
+    assert!(matches!(H2O.check(folder.path()), Completeness::Complete));
+    let inspected = H2O.inspect(folder.path(), &LoadOptions::default()).expect("a model");
     assert_eq!(inspected.written_by, "3.46.0.6");
     std::fs::write(at("one.mojo"), mojo("kmeans")).unwrap();
-    assert!(matches!(H2o.check(folder.path()), Completeness::Broken(_)));
+    assert!(matches!(H2O.check(folder.path()), Completeness::Broken(_)));
 }
 
 /// Archives that expand much more than trees and texts do are refused before they are read.

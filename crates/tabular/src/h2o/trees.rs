@@ -8,12 +8,11 @@ use super::files::MojoFiles;
 use super::forest::MojoForest;
 use super::head::{MojoHead, MojoScorer};
 use super::info::MojoInfo;
-use super::numeric::{float, java_max, java_min};
+use super::link::bounded_mean;
+use super::numeric::float;
 use super::{damaged, unsupported};
+use crate::numeric::{Link, softmax};
 use tensorserve_tensor::error::Result;
-
-/// H2O's bound on exponentials.
-const MAX_EXPONENTIAL: f64 = 1e19;
 
 /// The most trees of a model.
 const MAX_TREES: usize = 1 << 20;
@@ -66,47 +65,21 @@ enum Finish {
     },
 }
 
-/// The inverse of a link function.
-#[derive(Clone, Copy)]
-enum Link {
-    Identity,
-    Log,
-    Logit,
-    Inverse,
-}
-
-impl Link {
-    fn read(info: &MojoInfo, family: &str) -> Result<Self> {
-        let by_family = match family {
-            "bernoulli" | "fractionalbinomial" | "quasibinomial" | "modified_huber" | "ordinal" => {
-                "logit"
-            }
-            "multinomial" | "poisson" | "gamma" | "tweedie" => "log",
-            _ => "identity",
-        };
-        match info.text("link_function").unwrap_or(by_family) {
-            "identity" | "tweedie" => Ok(Link::Identity),
-            "log" => Ok(Link::Log),
-            "logit" | "ologit" => Ok(Link::Logit),
-            "inverse" => Ok(Link::Inverse),
-            other => Err(unsupported(format!("the link function {other:?} is not supported"))),
+fn read_link(info: &MojoInfo, family: &str) -> Result<Link> {
+    let by_family = match family {
+        "bernoulli" | "fractionalbinomial" | "quasibinomial" | "modified_huber" | "ordinal" => {
+            "logit"
         }
+        "multinomial" | "poisson" | "gamma" | "tweedie" => "log",
+        _ => "identity",
+    };
+    match info.text("link_function").unwrap_or(by_family) {
+        "identity" | "tweedie" => Ok(Link::Identity),
+        "log" => Ok(Link::Log),
+        "logit" | "ologit" => Ok(Link::Logit),
+        "inverse" => Ok(Link::Inverse),
+        other => Err(unsupported(format!("the link function {other:?} is not supported"))),
     }
-
-    fn inverse(self, x: f64) -> f64 {
-        match self {
-            Link::Identity => x,
-            Link::Log => bounded_exp(x),
-            Link::Logit => 1.0 / (1.0 + bounded_exp(-x)),
-            // The lower bound for positive numbers is not one: so it is in H2O.
-            Link::Inverse if x < 0.0 => 1.0 / java_min(-1e-5, x),
-            Link::Inverse => 1.0 / java_max(-1e-5, x),
-        }
-    }
-}
-
-fn bounded_exp(x: f64) -> f64 {
-    java_min(MAX_EXPONENTIAL, x.exp())
 }
 
 impl TreeModel {
@@ -114,7 +87,7 @@ impl TreeModel {
     pub(super) fn read_boosted(files: &MojoFiles, head: &MojoHead) -> Result<Self> {
         let info = &head.info;
         let family = info.required("distribution")?;
-        let link = Link::read(info, family)?;
+        let link = read_link(info, family)?;
         let start = info.number("init_f")?;
         let finish = match (family, head.classes) {
             ("bernoulli" | "quasibinomial" | "modified_huber", 2) => {
@@ -226,11 +199,11 @@ impl Finish {
         let sum = sums.first().copied().unwrap_or(f64::NAN);
         match self {
             Finish::BoostedNumber { link, start } => {
-                prediction.fill(link.inverse(sum + start + offset));
+                prediction.fill(bounded_mean(*link, sum + start + offset));
             }
             Finish::MeanNumber { trees } => prediction.fill(sum / trees),
             Finish::BoostedPair { link, start, rule } => {
-                let second = link.inverse(sum + start + offset);
+                let second = bounded_mean(*link, sum + start + offset);
                 put(prediction, &[0.0, 1.0 - second, second]);
                 rule.decide(prediction, row);
             }
@@ -246,7 +219,7 @@ impl Finish {
                 } else {
                     put(prediction.get_mut(1..).unwrap_or_default(), sums);
                 }
-                exponentials(prediction.get_mut(1..).unwrap_or_default());
+                softmax(prediction.get_mut(1..).unwrap_or_default());
                 rule.decide(prediction, row);
             }
             Finish::Proportions { rule } => {
@@ -276,15 +249,4 @@ impl Finish {
 
 fn put(to: &mut [f64], from: &[f64]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-}
-
-/// Logarithms become probabilities.
-fn exponentials(values: &mut [f64]) {
-    let largest = values.iter().copied().fold(f64::NEG_INFINITY, java_max);
-    let mut sum = 0.0;
-    for value in values.iter_mut() {
-        *value = (*value - largest).exp();
-        sum += *value;
-    }
-    values.iter_mut().for_each(|value| *value /= sum);
 }

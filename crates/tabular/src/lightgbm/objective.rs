@@ -4,6 +4,7 @@
 //! The arithmetic and its order are those of `ObjectiveFunction::ConvertOutput` of the library.
 
 use super::{damaged, unsupported};
+use crate::numeric::{logistic, softmax};
 use tensorserve_tensor::error::Result;
 
 /// How the sums of a row become its prediction.
@@ -162,7 +163,8 @@ impl OutputTransform {
             OutputTransform::Identity => {}
             OutputTransform::SignedSquare => rows.iter_mut().for_each(|x| *x = signed_square(*x)),
             OutputTransform::Sigmoid(factor) => {
-                rows.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-factor * *x).exp()));
+                // As the library negates: NaN keeps its sign.
+                rows.iter_mut().for_each(|x| *x = logistic(-(-factor * *x)));
             }
             OutputTransform::Exponential => rows.iter_mut().for_each(|x| *x = x.exp()),
             OutputTransform::Softplus => rows.iter_mut().for_each(|x| *x = x.exp().ln_1p()),
@@ -174,23 +176,6 @@ impl OutputTransform {
 fn signed_square(x: f64) -> f64 {
     let sign = f64::from(i8::from(x > 0.0) - i8::from(x < 0.0));
     sign * x * x
-}
-
-#[allow(clippy::neg_cmp_op_on_partial_ord)] // For NaN.
-fn softmax(row: &mut [f64]) {
-    let mut largest = row.first().copied().unwrap_or(0.0);
-    for &x in row.iter() {
-        // Not `max`, which would replace NaN.
-        if !(x < largest) {
-            largest = x;
-        }
-    }
-    let mut sum = 0.0;
-    for x in row.iter_mut() {
-        *x = (*x - largest).exp();
-        sum += *x;
-    }
-    row.iter_mut().for_each(|x| *x /= sum);
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use lz4_flex::frame::FrameDecoder;
 use lzma_rust2::{LzmaReader, XzReader};
 use zstd::stream::read::Decoder as ZstdDecoder;
 
+use crate::refusal;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 pub use self::array::{NumpyArray, NumpyDtype, dtype_kind};
@@ -158,7 +159,7 @@ fn uncompressed(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>> {
     {
         let message =
             format!("the file is {what}; save the model again with pickle.dump or joblib.dump");
-        return Err(Error::new(Code::Unimplemented, message));
+        return Err(refusal::unsupported(message));
     }
     if let Some(packed) = decoder(&bytes)? {
         return unpack(&bytes, packed, max_bytes);
@@ -228,8 +229,7 @@ fn decoder(bytes: &[u8]) -> Result<Option<Box<dyn Read + '_>>> {
 }
 
 fn damaged(error: std::io::Error) -> Error {
-    let message = format!("the compressed pickle is damaged: {error}");
-    Error::new(Code::DataLoss, message).with_source(error)
+    refusal::damaged(format!("the compressed pickle is damaged: {error}")).with_source(error)
 }
 
 /// Passes the next bytes of a stream on in pieces, `most` at most.

@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::array::{NumpyArray, NumpyDtype, dtype_kind};
 use super::{Pickle, PickleId, PickleNode, PickleObject};
+use crate::refusal;
 use tensorserve_codec::zip::ZipArchive;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 
 /// The file that describes the values.
 const SCHEMA: &str = "schema.json";
@@ -44,7 +45,7 @@ pub(super) fn read(bytes: Vec<u8>, max_bytes: usize) -> Result<Pickle> {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(Code::DataLoss, format!("the file of skops is damaged: {what}"))
+    refusal::damaged(format!("the file of skops is damaged: {what}"))
 }
 
 fn text<'v>(value: &'v Value, name: &str) -> &'v str {

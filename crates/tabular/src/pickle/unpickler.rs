@@ -10,6 +10,7 @@ use super::reader::{
     self, INVALID_NUMBER, OpcodeError, OpcodeResult, PickleReader, damaged, text, unsupported,
 };
 use super::{PickleId, PickleNode, PickleObject};
+use crate::refusal;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The most nodes, of 32 bytes each.
@@ -66,7 +67,7 @@ impl Unpickler {
             let position = self.reader.position();
             let opcode = self.reader.byte().map_err(|_| {
                 let message = format!("the pickle ends at byte {position} without STOP");
-                Error::new(Code::DataLoss, message)
+                refusal::damaged(message)
             })?;
             match self.execute(opcode) {
                 Ok(false) => {}

@@ -13,17 +13,16 @@
 //! * [`scorer`] converts between tensors and rows; this file is the [`Platform`].
 
 use std::path::Path;
-use std::sync::Arc;
 
 use self::builder::PmmlBuilder;
 use self::scorer::Scorer;
 use self::xml::XmlElement;
 use crate::evaluated::Evaluated;
-use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform, files,
-};
+use crate::platform::FilePlatform;
+use crate::refusal::damaged;
+use tensorserve_platform::{InputStyle, files};
 use tensorserve_tensor::Signature;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::Result;
 
 mod anomaly;
 mod bayes;
@@ -77,68 +76,28 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The `pmml` platform.
-pub struct Pmml;
+pub const PMML: FilePlatform = FilePlatform {
+    name: "pmml",
+    title: "PMML",
+    description: "PMML, built-in evaluator",
+    input_style: InputStyle::Records,
+    has_folders: false,
+    compared: None,
+    recognises: |place| place.has_file(&ENDINGS),
+    check: |path| files::check(path, &ENDINGS),
+    read: open,
+};
 
-impl Platform for Pmml {
-    fn name(&self) -> &'static str {
-        "pmml"
-    }
-
-    fn title(&self) -> &'static str {
-        "PMML"
-    }
-
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Records
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("PMML, built-in evaluator".to_owned())
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&ENDINGS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, path: &Path) -> Completeness {
-        files::check(path, &ENDINGS)
-    }
-
-    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.0.inspection())
-    }
-
-    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        let (model, warnings) = open(path)?;
-        for warning in &warnings {
-            log::warn!("{}: {warning}", path.display());
-        }
-        Ok(model.loaded())
-    }
-}
-
-/// Reads the model at `path`. Also returns warnings.
-fn open(path: &Path) -> Result<(Evaluated, Vec<String>)> {
-    let file = files::find(path, &ENDINGS)?;
-    let content = files::read(&file, MAX_FILE_BYTES)?;
-    let text = std::str::from_utf8(&content).map_err(|error| {
-        let at = error.valid_up_to();
-        let text = format!("invalid UTF-8 at byte {at}; save the file as UTF-8");
-        Error::new(Code::DataLoss, text)
-    });
-    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    let model = text.and_then(compile).map_err(|error| error.context(file.display()))?;
-    let evaluated = Evaluated {
-        signatures: vec![model.signature],
-        executable: Arc::new(model.scorer),
-        written_by: model.written_by,
-        bytes,
-    };
-    Ok((evaluated, model.warnings))
+/// Reads the model at `path`.
+fn open(path: &Path) -> Result<Evaluated> {
+    Evaluated::read(&files::find(path, &ENDINGS)?, MAX_FILE_BYTES, |content| {
+        let text = std::str::from_utf8(&content).map_err(|error| {
+            let at = error.valid_up_to();
+            damaged(format!("invalid UTF-8 at byte {at}; save the file as UTF-8"))
+        })?;
+        let CompiledPmml { signature, scorer, written_by, warnings } = compile(text)?;
+        Ok(Evaluated { warnings, ..Evaluated::new(signature, scorer, written_by) })
+    })
 }
 
 /// The compiled model of a file.

@@ -1,5 +1,7 @@
 //! The functions that models share.
 
+pub(super) use crate::numeric::{logistic, softmax};
+
 /// The cumulative distribution function of the standard normal distribution.
 pub(super) fn normal_cdf(x: f64) -> f64 {
     0.5 * erfc(-x / std::f64::consts::SQRT_2)
@@ -114,23 +116,10 @@ fn erfc_fraction(x: f64) -> f64 {
     (-x * x).exp() / fraction * std::f64::consts::FRAC_2_SQRT_PI / 2.0
 }
 
-/// Turns logits into probabilities.
-pub(super) fn softmax(sums: &mut [f64]) {
-    // Without the largest, no exponential overflows.
-    let largest = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    sums.iter_mut().for_each(|sum| *sum = (*sum - largest).exp());
-    normalize(sums);
-}
-
 /// Divides values by their sum.
 pub(super) fn normalize(values: &mut [f64]) {
     let total: f64 = values.iter().sum();
     values.iter_mut().for_each(|value| *value /= total);
-}
-
-/// The logistic function.
-pub(super) fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 /// The inverse of the complementary log-log function.

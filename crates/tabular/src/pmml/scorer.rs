@@ -10,8 +10,9 @@ use super::strings::{RowStrings, StringTable, UnknownStrings};
 use super::temporal;
 use super::value::text_of;
 use super::xml::parse_boolean;
+use crate::refusal;
 use tensorserve_platform::{Executable, RunOptions};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
@@ -80,10 +81,10 @@ impl Scorer {
         inputs.sort_by(|a, b| a.name.cmp(&b.name));
         outputs.sort_by(|a, b| a.name.cmp(&b.name));
         if inputs.is_empty() {
-            return Err(Error::new(Code::Unimplemented, "a model without inputs is not supported"));
+            return Err(refusal::unsupported("a model without inputs is not supported"));
         }
         if outputs.windows(2).any(|pair| matches!(pair, [a, b] if a.name == b.name)) {
-            return Err(Error::new(Code::DataLoss, "two outputs of the model have the same name"));
+            return Err(refusal::damaged("two outputs of the model have the same name"));
         }
         let mut signature = Signature::row_by_row(
             inputs

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::*;
 use crate::testing::{Random, test_data};
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, TensorSpec, aligned_vec};
 
 const IRIS: &str = "simple-tensorflow-serving/models/pmml_iris/DecisionTreeIris.pmml";

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use memchr::{memchr_iter, memmem};
 use roxmltree::{Document, Node, NodeType, ParsingOptions};
 
-use tensorserve_tensor::error::{Code, Error, Result};
+use crate::refusal;
+use tensorserve_tensor::error::{Error, Result};
 
 /// The most nodes (elements, and texts between them) of a file. A forest of a thousand trees with a
 /// thousand leaves each and three classes has about 20 million.
@@ -25,7 +26,7 @@ const MAX_ATTRIBUTES: usize = 4096;
 /// Parses `text`.
 ///
 /// # Errors
-/// [`Code::DataLoss`] if it is not valid XML; [`Code::Unimplemented`] if it has a document type
+/// [`damaged`](refusal::damaged) if it is not valid XML; [`unsupported`](refusal::unsupported) if it has a document type
 /// declaration, or exceeds a limit.
 pub(super) fn parse(text: &str) -> Result<Document<'_>> {
     let bytes = text.as_bytes();
@@ -35,15 +36,15 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>> {
     {
         let message =
             format!("more than {MAX_ATTRIBUTES} attributes or namespaces are not supported");
-        return Err(Error::new(Code::Unimplemented, message));
+        return Err(refusal::unsupported(message));
     }
     let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| {
         if matches!(error, roxmltree::Error::DtdDetected) {
             let message = "a document type declaration (<!DOCTYPE>) is not supported: remove it";
-            return Error::new(Code::Unimplemented, message);
+            return refusal::unsupported(message);
         }
-        Error::new(Code::DataLoss, format!("the file is not valid XML: {error}"))
+        refusal::damaged(format!("the file is not valid XML: {error}"))
     })
 }
 
@@ -158,16 +159,15 @@ impl<'d> XmlElement<'d> {
 
     /// The error for an element that violates the standard.
     pub(super) fn damaged(self, what: impl std::fmt::Display) -> Error {
-        Error::new(Code::DataLoss, format!("{}: {what}", self.position()))
+        refusal::damaged(format!("{}: {what}", self.position()))
     }
 
     /// The error for a valid element, `what` of which cannot be evaluated.
     pub(super) fn unsupported(self, what: impl std::fmt::Display) -> Error {
-        let message = format!(
+        refusal::unsupported(format!(
             "{}: {what} is not supported; export the model without it, or to ONNX",
             self.position()
-        );
-        Error::new(Code::Unimplemented, message)
+        ))
     }
 
     fn position(self) -> String {
@@ -230,6 +230,7 @@ fn split_quoted(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorserve_tensor::error::Code;
 
     #[test]
     fn arrays_are_split_at_blanks_but_in_quotes() {

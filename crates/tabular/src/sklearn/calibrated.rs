@@ -7,6 +7,7 @@ use super::estimator::{ClassLabels, Estimator};
 use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor, SklearnModel};
 use super::numeric::{argmax, logistic, softmax};
 use super::response::Method;
+use crate::numeric::Isotonic;
 use tensorserve_tensor::error::Result;
 
 /// How far a probability may be above 1 by rounding.
@@ -16,49 +17,41 @@ const ROUNDING_TOLERANCE: f64 = 1e-5;
 const LOG_OFFSET: f64 = 1e-12;
 
 /// An increasing or decreasing function through points, with straight lines between these.
-struct Isotonic {
-    x: Vec<f64>,
-    y: Vec<f64>,
+struct IsotonicFunction {
+    points: Isotonic,
     /// Whether a value beyond the points has that of the next point; otherwise NaN.
     clips: bool,
 }
 
-impl Isotonic {
+impl IsotonicFunction {
     fn read(estimator: &Estimator) -> Result<Self> {
         let x = estimator.vector(&["X_thresholds_", "_necessary_X_"])?;
         let y = estimator.vector_of_len(&["y_thresholds_", "_necessary_y_"], x.len())?;
-        if x.is_empty() {
-            return Err(estimator.damaged("X_thresholds_ is empty"));
-        }
+        let points =
+            Isotonic::new(x, y).ok_or_else(|| estimator.damaged("X_thresholds_ is empty"))?;
         let clips = match estimator.text("out_of_bounds")? {
             "clip" => true,
             "nan" => false,
             _ => return Err(estimator.unsupported("out_of_bounds=\"raise\"")),
         };
-        Ok(Isotonic { x, y, clips })
+        Ok(IsotonicFunction { points, clips })
     }
 
     fn at(&self, value: f64) -> f64 {
-        let (Some(first), Some(last)) = (self.x.first(), self.x.last()) else { return f64::NAN };
-        if value.is_nan() || (!self.clips && !(*first..=*last).contains(&value)) {
+        let (first, last) = self.points.bounds();
+        if value.is_nan() || (!self.clips && !(first..=last).contains(&value)) {
             return f64::NAN;
         }
-        if let [only] = *self.y {
-            return only;
-        }
-        let value = if value < *first { *first } else { value };
-        let value = if value > *last { *last } else { value };
-        let high = self.x.partition_point(|x| *x < value).clamp(1, self.x.len() - 1);
-        let point = |index: usize| {
-            let x = self.x.get(index).copied().unwrap_or(f64::NAN);
-            (x, self.y.get(index).copied().unwrap_or(f64::NAN))
+        let value = if value < first { first } else { value };
+        let value = if value > last { last } else { value };
+        let Some(((x0, y0), (x1, y1))) = self.points.around(value) else {
+            return self.points.point(0).1;
         };
-        let ((x0, y0), (x1, y1)) = (point(high - 1), point(high));
         (y1 - y0) / (x1 - x0) * (value - x0) + y0
     }
 }
 
-impl Regressor for Isotonic {
+impl Regressor for IsotonicFunction {
     fn features(&self) -> usize {
         1
     }
@@ -71,19 +64,19 @@ impl Regressor for Isotonic {
 
 /// Reads an `IsotonicRegression`, of one feature.
 pub(super) fn isotonic(estimator: &Estimator) -> Result<Predictor> {
-    Ok(Predictor::regressor(Isotonic::read(estimator)?))
+    Ok(Predictor::regressor(IsotonicFunction::read(estimator)?))
 }
 
 /// Makes a probability of a value.
 enum Calibrator {
     Sigmoid { slope: f64, offset: f64 },
-    Isotonic(Isotonic),
+    Isotonic(IsotonicFunction),
 }
 
 impl Calibrator {
     fn read(estimator: &Estimator) -> Result<Self> {
         match estimator.class() {
-            "IsotonicRegression" => Isotonic::read(estimator).map(Calibrator::Isotonic),
+            "IsotonicRegression" => IsotonicFunction::read(estimator).map(Calibrator::Isotonic),
             "_SigmoidCalibration" => Ok(Calibrator::Sigmoid {
                 slope: estimator.number(&["a_"])?,
                 offset: estimator.number(&["b_"])?,

@@ -7,6 +7,7 @@ use super::model::{
 };
 use super::numeric::{argmax, dot, logistic, softmax};
 use super::sparse::sparse_dot;
+use crate::numeric::Link;
 use tensorserve_tensor::error::Result;
 
 /// The decision function: dot products of a row with several vectors, plus intercepts.
@@ -83,13 +84,6 @@ impl DecisionFunction {
     }
 }
 
-/// The link function of a generalised linear model.
-#[derive(Clone, Copy)]
-enum Link {
-    Identity,
-    Log,
-}
-
 struct LinearRegressor {
     function: DecisionFunction,
     link: Link,
@@ -110,9 +104,7 @@ impl Regressor for LinearRegressor {
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         self.function.write_all(rows, out);
-        if let Link::Log = self.link {
-            out.iter_mut().for_each(|value| *value = value.exp());
-        }
+        out.iter_mut().for_each(|value| *value = self.link.mean(*value));
         Ok(())
     }
 }

@@ -26,7 +26,8 @@ use self::served::ServedModel;
 use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
 use crate::pickle;
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use crate::platform::FilePlatform;
+use tensorserve_platform::{InputStyle, files};
 use tensorserve_tensor::error::Result;
 
 mod accepted;
@@ -95,10 +96,6 @@ mod wrapper;
 /// The endings of model files.
 const ENDINGS: [&str; 4] = [".pkl", ".pickle", ".joblib", ".skops"];
 
-/// The oldest and the newest scikit-learn whose predictions were compared with those of this evaluator.
-const COMPARED: ComparedVersions =
-    ComparedVersions { library: "scikit-learn", oldest: (0, 19), newest: (1, 9) };
-
 /// The largest file. A forest of thousands of deep trees has some hundred megabytes, and reading a
 /// file takes several times its size in memory.
 const MAX_FILE_BYTES: u64 = 2 << 30;
@@ -107,19 +104,35 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 const MAX_PICKLE_BYTES: usize = 2 << 30;
 
 /// The `scikitlearn` platform.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ScikitLearn;
+pub const SCIKIT_LEARN: FilePlatform = FilePlatform {
+    name: "scikitlearn",
+    title: "Scikit-learn",
+    description: "scikit-learn, built-in evaluator",
+    input_style: InputStyle::Rows,
+    has_folders: false,
+    compared: Some(ComparedVersions {
+        library: "scikit-learn",
+        oldest: (0, 19),
+        newest: (1, 9),
+        recorded: true,
+    }),
+    recognises: |place| place.has_file(&ENDINGS),
+    check: |path| files::check(path, &ENDINGS),
+    read: open,
+};
 
 /// Reads the model at `path`.
 fn open(path: &Path) -> Result<Evaluated> {
-    let file = files::find(path, &ENDINGS)?;
-    let content = files::read(&file, MAX_FILE_BYTES)?;
-    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    let (model, version) =
-        read_model(content, MAX_PICKLE_BYTES).map_err(|error| error.context(file.display()))?;
-    let signatures = model.signatures();
-    let written_by = version.as_ref().map_or(String::new(), |text| format!("scikit-learn {text}"));
-    Ok(Evaluated { signatures, executable: Arc::new(model), written_by, bytes })
+    Evaluated::read(&files::find(path, &ENDINGS)?, MAX_FILE_BYTES, |content| {
+        let (model, version) = read_model(content, MAX_PICKLE_BYTES)?;
+        Ok(Evaluated {
+            signatures: model.signatures(),
+            executable: Arc::new(model),
+            written_by: version.map_or(String::new(), |text| format!("scikit-learn {text}")),
+            bytes: 0,
+            warnings: Vec::new(),
+        })
+    })
 }
 
 /// Reads and compiles the model in a pickle. Also returns the version of scikit-learn that wrote it, if it is
@@ -133,40 +146,6 @@ fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedModel, Option<S
     let served = ServedModel::new(&root, model)?;
     let version = version.map(str::to_owned);
     Ok((served.with_texts(budget.into_texts()), version))
-}
-
-impl Platform for ScikitLearn {
-    fn name(&self) -> &'static str {
-        "scikitlearn"
-    }
-
-    fn title(&self) -> &'static str {
-        "Scikit-learn"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("scikit-learn, built-in evaluator".to_owned())
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&ENDINGS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, folder: &Path) -> Completeness {
-        files::check(folder, &ENDINGS)
-    }
-
-    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.inspection())
-    }
-
-    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded_from(path, &COMPARED))
-    }
 }
 
 #[cfg(test)]

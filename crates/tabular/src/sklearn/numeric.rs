@@ -1,5 +1,7 @@
 //! The functions that predictors share.
 
+pub(super) use crate::numeric::{logistic, softmax};
+
 /// The index of the largest of `scores`; of equal ones, of the first. As in NumPy, NaN is larger than
 /// any number.
 pub(super) fn argmax(scores: &[f64]) -> usize {
@@ -16,17 +18,6 @@ pub(super) fn argmax(scores: &[f64]) -> usize {
     best
 }
 
-/// Turns logits into probabilities.
-pub(super) fn softmax(scores: &mut [f64]) {
-    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut sum = 0.0;
-    for score in &mut *scores {
-        *score = (*score - largest).exp();
-        sum += *score;
-    }
-    scores.iter_mut().for_each(|score| *score /= sum);
-}
-
 /// Turns logits into logarithms of probabilities.
 pub(super) fn log_softmax(scores: &mut [f64]) {
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -34,12 +25,6 @@ pub(super) fn log_softmax(scores: &mut [f64]) {
     let sum: f64 = scores.iter().map(|score| (*score - offset).exp()).sum();
     let log = offset + sum.ln();
     scores.iter_mut().for_each(|score| *score -= log);
-}
-
-/// The logistic function, as SciPy computes it: 0 from where the exponential overflows (-709.8), not
-/// only from where the result underflows (-745.1).
-pub(super) fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 /// The dot product, as four partial sums, which a processor adds in parallel.

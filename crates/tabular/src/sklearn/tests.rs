@@ -11,7 +11,9 @@ use super::executable::{aligned, matrix};
 use super::*;
 use crate::testing::{Random, project, test_data};
 use tensorserve_codec::base64;
-use tensorserve_platform::{Executable, Platforms, RunOptions};
+use tensorserve_platform::{
+    Completeness, Executable, LoadOptions, Loaded, Platform, Platforms, RunOptions,
+};
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
 
@@ -197,7 +199,7 @@ fn unknown_categories_are_refused() {
 }
 
 fn loaded(path: &str) -> Loaded {
-    ScikitLearn.load(&test_data(path), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    SCIKIT_LEARN.load(&test_data(path), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// No current Python loads these two (scikit-learn 0.19.1, Python 2). The expected predictions were
@@ -335,11 +337,11 @@ fn a_pipeline_within_itself_is_an_error() {
 
 #[test]
 fn a_model_is_found_by_its_name() {
-    let platforms = Platforms::new(vec![Arc::new(ScikitLearn)]);
+    let platforms = Platforms::new(vec![Arc::new(SCIKIT_LEARN)]);
     let folder = test_data("platforms/sklearn");
     assert!(platforms.of_folder(&folder.join("iris_logreg_pipeline.pkl")).is_some());
-    assert!(matches!(ScikitLearn.check(&folder), Completeness::Broken(_)));
-    let inspected = ScikitLearn
+    assert!(matches!(SCIKIT_LEARN.check(&folder), Completeness::Broken(_)));
+    let inspected = SCIKIT_LEARN
         .inspect(&folder.join("iris_logreg_pipeline.joblib"), &LoadOptions::default())
         .expect("a model");
     assert_eq!(inspected.written_by, "scikit-learn 1.9.1");
@@ -445,13 +447,14 @@ fn damaged_files_of_skops_are_refused() {
 
 #[test]
 fn versions_that_were_never_compared_are_named() {
+    let versions = SCIKIT_LEARN.compared.expect("the compared versions");
     for compared in ["0.19.2", "0.24.2", "1.0.dev0", "1.9.1"] {
-        assert_eq!(COMPARED.warning(&format!("scikit-learn {compared}")), None, "{compared}");
+        assert_eq!(versions.warning(&format!("scikit-learn {compared}")), None, "{compared}");
     }
     for (version, named) in [("0.18.1", "0.18.1"), ("1.10.0", "1.10.0"), ("2.0", "2.0")] {
-        let warning = COMPARED.warning(&format!("scikit-learn {version}")).expect("a warning");
+        let warning = versions.warning(&format!("scikit-learn {version}")).expect("a warning");
         assert!(warning.contains(&format!("scikit-learn {named}")), "{warning}");
         assert!(warning.contains("0.19 to 1.9"), "{warning}");
     }
-    assert!(COMPARED.warning("").expect("a warning").contains("does not record"));
+    assert!(versions.warning("").expect("a warning").contains("does not record"));
 }

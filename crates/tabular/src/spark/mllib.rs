@@ -4,8 +4,9 @@ use super::MAX_CLASSES;
 use super::numeric::{argmax, logistic, softmax};
 use super::parameters::{BinaryThreshold, LinearParameters, PredictionRule};
 use super::table::dot;
+use crate::refusal;
 use tensorserve_platform::{Executable, RunOptions};
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
 /// The name of the input.
@@ -85,7 +86,7 @@ impl SparkLinearModel {
         if classes > MAX_CLASSES {
             let message =
                 format!("the model has {classes} classes; at most {MAX_CLASSES} are supported");
-            return Err(Error::new(Code::Unimplemented, message));
+            return Err(refusal::unsupported(message));
         }
         let width = i64::try_from(features).unwrap_or(i64::MAX);
         let inputs = vec![TensorSpec::new(FEATURES, DType::Double, &[-1, width])];

@@ -11,16 +11,15 @@
 //! * this file is the [`Platform`].
 
 use std::path::Path;
-use std::sync::Arc;
 
 use self::folder::{DATA, METADATA, STAGES, StageFolder, part_files};
 use self::mllib::SparkLinearModel;
 use self::pipeline::SparkPipeline;
 use crate::compared::ComparedVersions;
 use crate::evaluated::Evaluated;
-use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform,
-};
+use crate::platform::FilePlatform;
+use crate::refusal;
+use tensorserve_platform::{Completeness, InputStyle, Place};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod classes;
@@ -39,10 +38,6 @@ mod stage;
 mod table;
 mod vector;
 
-/// The oldest and the newest Spark whose predictions were compared with those of this evaluator.
-const COMPARED: ComparedVersions =
-    ComparedVersions { library: "Spark", oldest: (2, 4), newest: (4, 1) };
-
 /// The most classes of a model.
 const MAX_CLASSES: usize = 4096;
 
@@ -50,66 +45,51 @@ const MAX_CLASSES: usize = 4096;
 const MAX_WIDTH: usize = 1 << 24;
 
 /// With which the classes of Spark start.
-const SPARK: &str = "org.apache.spark.";
+const SPARK_CLASSES: &str = "org.apache.spark.";
 
 /// With which the classes of MLlib start.
 const MLLIB: &str = "org.apache.spark.mllib.";
 
 /// The `spark` platform.
-pub struct Spark;
+pub const SPARK: FilePlatform = FilePlatform {
+    name: "spark",
+    title: "Spark",
+    description: "Spark, built-in evaluator",
+    input_style: InputStyle::Rows,
+    has_folders: true,
+    compared: Some(ComparedVersions {
+        library: "Spark",
+        oldest: (2, 4),
+        newest: (4, 1),
+        recorded: true,
+    }),
+    recognises,
+    check,
+    read: open,
+};
 
-impl Platform for Spark {
-    fn name(&self) -> &'static str {
-        "spark"
-    }
+fn recognises(place: &Place) -> bool {
+    let folder = place.path();
+    let has_parts = !part_files(&folder.join(METADATA), "").is_empty();
+    let has_values = folder.join(DATA).is_dir() || folder.join(STAGES).is_dir();
+    // Some stages have parameters only.
+    has_parts && (has_values || is_stage(folder))
+}
 
-    fn title(&self) -> &'static str {
-        "Spark"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("Spark, built-in evaluator".to_owned())
-    }
-
-    fn has_folders(&self, _: &Place) -> bool {
-        true
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        let folder = place.path();
-        let has_parts = !part_files(&folder.join(METADATA), "").is_empty();
-        let has_values = folder.join(DATA).is_dir() || folder.join(STAGES).is_dir();
-        // Some stages have parameters only.
-        has_parts && (has_values || is_stage(folder))
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, folder: &Path) -> Completeness {
-        match pipeline::check_files(folder) {
-            Ok(()) => Completeness::Complete,
-            Err(error) if error.code() == Code::NotFound => {
-                Completeness::Missing(error.message().to_owned())
-            }
-            Err(error) => Completeness::Broken(error.context(folder.display())),
+fn check(folder: &Path) -> Completeness {
+    match pipeline::check_files(folder) {
+        Ok(()) => Completeness::Complete,
+        Err(error) if error.code() == Code::NotFound => {
+            Completeness::Missing(error.message().to_owned())
         }
-    }
-
-    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
-        Ok(open(path)?.inspection())
-    }
-
-    fn load(&self, path: &Path, _: &LoadOptions) -> Result<Loaded> {
-        Ok(open(path)?.loaded_from(path, &COMPARED))
+        Err(error) => Completeness::Broken(error.context(folder.display())),
     }
 }
 
 /// Whether a folder has the metadata of a class of Spark ML.
 fn is_stage(folder: &Path) -> bool {
     let stage = StageFolder::open(folder);
-    stage.is_ok_and(|stage| stage.class().is_ok_and(|class| class.starts_with(SPARK)))
+    stage.is_ok_and(|stage| stage.class().is_ok_and(|class| class.starts_with(SPARK_CLASSES)))
 }
 
 fn open(folder: &Path) -> Result<Evaluated> {
@@ -126,16 +106,11 @@ fn read(folder: &Path) -> Result<Evaluated> {
             "" => String::new(),
             version => format!("Spark {version}"),
         };
-        let executable: Arc<dyn Executable> = Arc::new(model);
-        return Ok(Evaluated { signatures: vec![signature], executable, written_by, bytes });
+        return Ok(Evaluated { bytes, ..Evaluated::new(signature, model, written_by) });
     }
     let pipeline = SparkPipeline::load(folder)?;
-    Ok(Evaluated {
-        signatures: vec![pipeline.signature()?],
-        written_by: pipeline.written_by.clone(),
-        executable: Arc::new(pipeline),
-        bytes,
-    })
+    let written_by = pipeline.written_by.clone();
+    Ok(Evaluated { bytes, ..Evaluated::new(pipeline.signature()?, pipeline, written_by) })
 }
 
 /// The size of the files in a folder and those in it.
@@ -166,12 +141,12 @@ fn index_of(number: f64) -> usize {
 
 /// The error for a damaged model.
 fn damaged(what: impl std::fmt::Display) -> Error {
-    Error::new(Code::DataLoss, format!("the model is damaged: {what}"))
+    refusal::damaged(format!("the model is damaged: {what}"))
 }
 
 /// The error for what a model has and is not supported.
 fn unsupported(what: impl std::fmt::Display) -> Error {
-    Error::new(Code::Unimplemented, format!("the model has {what}, which is not supported"))
+    refusal::unsupported(format!("the model has {what}, which is not supported"))
 }
 
 #[cfg(test)]

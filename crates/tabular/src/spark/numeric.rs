@@ -1,9 +1,7 @@
 //! Functions of numbers, as Spark's models compute them.
 
-/// The logistic function.
-pub(super) fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}
+use crate::numeric::exponentials;
+pub(super) use crate::numeric::logistic;
 
 /// The index of the largest value; of equal ones, of the first.
 pub(super) fn argmax(values: impl Iterator<Item = f64>) -> f64 {
@@ -20,11 +18,10 @@ pub(super) fn argmax(values: impl Iterator<Item = f64>) -> f64 {
 /// Turns logits into probabilities. Infinite ones share all of the probability.
 pub(super) fn softmax(values: &mut [f64]) {
     let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    for value in values.iter_mut() {
-        *value = match largest == f64::INFINITY {
-            true => f64::from(u8::from(*value == largest)),
-            false => (*value - largest).exp(),
-        };
+    if largest == f64::INFINITY {
+        values.iter_mut().for_each(|value| *value = f64::from(u8::from(*value == largest)));
+    } else {
+        exponentials(values, largest);
     }
     normalize(values);
 }

@@ -14,7 +14,7 @@ use super::folder::DATA_ENDING;
 use super::parquet::ParquetColumns;
 use super::*;
 use crate::testing::{Random, test_data};
-use tensorserve_platform::RunOptions;
+use tensorserve_platform::{Platform, RunOptions};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, aligned_vec};
 
 const SAMPLE: &str = "simple-tensorflow-serving/models/mllib_lr_model";
@@ -80,8 +80,8 @@ fn sparse_row(entries: &[(usize, f64)]) -> Vec<f64> {
 #[test]
 fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = test_data(SAMPLE);
-    assert!(Spark.recognises(&Place::new(&folder)));
-    assert!(matches!(Spark.check(&folder), Completeness::Complete));
+    assert!(SPARK.recognises(&Place::new(&folder)));
+    assert!(matches!(SPARK.check(&folder), Completeness::Complete));
     let model = open(&folder).expect("a model");
     assert_eq!(model.written_by, "Spark 2.3.2");
     assert_eq!(model.signatures[0].inputs[0].shape.sizes(), Some(vec![-1, 692]));
@@ -309,8 +309,8 @@ fn compare(
 ) -> Result<Vec<String>> {
     let folder = tempfile::tempdir().expect("a folder");
     write_model(folder.path(), files);
-    assert!(Spark.recognises(&Place::new(folder.path())));
-    assert!(matches!(Spark.check(folder.path()), Completeness::Complete));
+    assert!(SPARK.recognises(&Place::new(folder.path())));
+    assert!(matches!(SPARK.check(folder.path()), Completeness::Complete));
     let model = open(folder.path())?;
     let signature = &model.signatures[0];
     let inputs = signature.inputs.iter();
@@ -480,7 +480,7 @@ fn damaged_pipelines_are_refused_or_answer() {
         let path = paths[random.below(paths.len())];
         fs::remove_file(folder.path().join(path)).expect("removed");
         // It may still be written.
-        let check = Spark.check(folder.path());
+        let check = SPARK.check(folder.path());
         assert!(!matches!(check, Completeness::Broken(_)), "{name} without {path}");
         assert!(open(folder.path()).is_err(), "{name} without {path}");
     }

@@ -8,12 +8,12 @@
 
 use std::mem;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::compared::ComparedVersions;
-use crate::evaluated::{self, Evaluated};
+use crate::evaluated::Evaluated;
+use crate::platform::FilePlatform;
 use crate::refusal::{damaged, unsupported};
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform};
+use tensorserve_platform::InputStyle;
 use tensorserve_tensor::error::Result;
 
 mod binary;
@@ -34,11 +34,23 @@ mod reader;
 mod ubjson;
 
 /// The `xgboost` platform.
-pub struct XGBoost;
-
-/// The oldest and the newest XGBoost whose predictions were compared with those of this evaluator.
-const COMPARED: ComparedVersions =
-    ComparedVersions { library: "XGBoost", oldest: (0, 90), newest: (3, 4) };
+pub const XGBOOST: FilePlatform = FilePlatform {
+    name: "xgboost",
+    title: "XGBoost",
+    description: "XGBoost, built-in evaluator",
+    input_style: InputStyle::Rows,
+    has_folders: false,
+    compared: Some(ComparedVersions {
+        library: "XGBoost",
+        oldest: (0, 90),
+        newest: (3, 4),
+        // Since 1.0.
+        recorded: false,
+    }),
+    recognises: |place| format::FILES.recognises(place),
+    check: |folder| format::FILES.check(folder),
+    read,
+};
 
 /// Which boosting rounds take part in a prediction, where the file records the best one (early
 /// stopping).
@@ -53,52 +65,11 @@ enum RoundSelection {
     All,
 }
 
-impl Platform for XGBoost {
-    fn name(&self) -> &'static str {
-        "xgboost"
-    }
-
-    fn title(&self) -> &'static str {
-        "XGBoost"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("XGBoost, built-in evaluator".to_owned())
-    }
-
-    fn recognises(&self, place: &Place) -> bool {
-        place.has_file(&format::XGBOOST_ENDINGS) || !format::find_by_content(place).is_empty()
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
-    }
-
-    fn check(&self, folder: &Path) -> Completeness {
-        evaluated::check(folder, &format::XGBOOST_ENDINGS, format::find)
-    }
-
-    fn inspect(&self, folder: &Path, _options: &LoadOptions) -> Result<Inspection> {
-        Ok(read(folder)?.inspection())
-    }
-
-    fn load(&self, folder: &Path, _options: &LoadOptions) -> Result<Loaded> {
-        let model = read(folder)?;
-        // Files of versions before 1.0 do not record theirs.
-        Ok(match model.written_by.is_empty() {
-            true => model.loaded(),
-            false => model.loaded_from(folder, &COMPARED),
-        })
-    }
-}
-
-fn read(folder: &Path) -> Result<Evaluated> {
-    let (mut model, bytes) = format::read(folder)?;
-    Ok(Evaluated {
-        signatures: vec![model.signature()],
-        written_by: mem::take(&mut model.written_by),
-        executable: Arc::new(model),
-        bytes,
+fn read(path: &Path) -> Result<Evaluated> {
+    Evaluated::read(&format::FILES.find(path)?, encoding::MAX_FILE_BYTES, |bytes| {
+        let mut model = format::read_file(bytes)?;
+        let written_by = mem::take(&mut model.written_by);
+        Ok(Evaluated::new(model.signature(), model, written_by))
     })
 }
 

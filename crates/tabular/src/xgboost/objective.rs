@@ -26,7 +26,7 @@ pub(super) enum PredictionTransform {
 /// How a stored `base_score` becomes the initial sum: in most objectives the inverse of the
 /// transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum ScoreLink {
     Identity,
     Logit,
     Log,
@@ -36,7 +36,7 @@ enum Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Objective {
     pub(super) transform: PredictionTransform,
-    link: Link,
+    link: ScoreLink,
 }
 
 /// The version of the library that wrote a file: major, minor.
@@ -71,22 +71,22 @@ impl Objective {
             | "reg:absoluteerror"
             | "rank:pairwise"
             | "rank:ndcg"
-            | "rank:map" => (PredictionTransform::Identity, Link::Identity),
+            | "rank:map" => (PredictionTransform::Identity, ScoreLink::Identity),
             "reg:quantileerror" if version >= FIRST_SORTED_QUANTILES => {
-                (PredictionTransform::SortedQuantiles, Link::Identity)
+                (PredictionTransform::SortedQuantiles, ScoreLink::Identity)
             }
-            "reg:quantileerror" => (PredictionTransform::Identity, Link::Identity),
+            "reg:quantileerror" => (PredictionTransform::Identity, ScoreLink::Identity),
             "binary:logitraw" if version <= LAST_LOGITRAW_PROBABILITY => {
-                (PredictionTransform::Identity, Link::Logit)
+                (PredictionTransform::Identity, ScoreLink::Logit)
             }
-            "binary:logitraw" => (PredictionTransform::Identity, Link::Identity),
-            "reg:logistic" | "binary:logistic" => (PredictionTransform::Sigmoid, Link::Logit),
-            "binary:hinge" => (PredictionTransform::HardThreshold, Link::Identity),
+            "binary:logitraw" => (PredictionTransform::Identity, ScoreLink::Identity),
+            "reg:logistic" | "binary:logistic" => (PredictionTransform::Sigmoid, ScoreLink::Logit),
+            "binary:hinge" => (PredictionTransform::HardThreshold, ScoreLink::Identity),
             "count:poisson" | "reg:gamma" | "reg:tweedie" | "survival:cox" | "survival:aft" => {
-                (PredictionTransform::Exponential, Link::Log)
+                (PredictionTransform::Exponential, ScoreLink::Log)
             }
-            "multi:softprob" => (PredictionTransform::Softmax, Link::Identity),
-            "multi:softmax" => (PredictionTransform::ArgMax, Link::Identity),
+            "multi:softprob" => (PredictionTransform::Softmax, ScoreLink::Identity),
+            "multi:softmax" => (PredictionTransform::ArgMax, ScoreLink::Identity),
             _ => {
                 return Err(unsupported(format!(
                     "the objective {name:?} is not supported; export the model to ONNX, or train \
@@ -100,11 +100,11 @@ impl Objective {
     /// The initial sum (the *margin*) of a stored `base_score`.
     pub(super) fn margin(self, base_score: f32) -> Result<f32> {
         let margin = match self.link {
-            Link::Identity => base_score,
-            Link::Logit => {
+            ScoreLink::Identity => base_score,
+            ScoreLink::Logit => {
                 -(1.0 / base_score.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY) - 1.0).ln()
             }
-            Link::Log => base_score.ln(),
+            ScoreLink::Log => base_score.ln(),
         };
         if !margin.is_finite() {
             return Err(damaged(format!(

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -9,14 +10,16 @@ use super::format::read_file;
 use super::model::dimension;
 use super::*;
 use crate::testing::{Random, test_data};
-use tensorserve_platform::{Platforms, RunOptions};
+use tensorserve_platform::{
+    Completeness, LoadOptions, Loaded, Place, Platform, Platforms, RunOptions,
+};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 const IRIS: &str = "simple-tensorflow-serving/models/xgboost_iris";
 
 fn load(path: &Path) -> Loaded {
-    XGBoost.load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    XGBOOST.load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn tensor(shape: &[i64], values: &[f32]) -> Tensor {
@@ -76,7 +79,7 @@ fn several_classes_and_two() {
         let loaded = load(&test_data("platforms/xgboost").join(file));
         assert_eq!(run(&loaded, 4, &rows), (vec![4, 3], expected.to_vec()), "{file}");
         let inspection =
-            XGBoost.inspect(&test_data("platforms/xgboost").join(file), &LoadOptions::default());
+            XGBOOST.inspect(&test_data("platforms/xgboost").join(file), &LoadOptions::default());
         assert_eq!(inspection.expect("a model").written_by, "3.2.0");
     }
     let loaded = load(&test_data("platforms/xgboost/iris_virginica_binary.json"));
@@ -118,7 +121,7 @@ fn check_cases(folder: &Path) -> usize {
     for (name, case) in &cases {
         let (input, expected) = (floats(&case.input), floats(&case.expected));
         for file in &case.files {
-            let loaded = match XGBoost.load(&folder.join(file), &LoadOptions::default()) {
+            let loaded = match XGBOOST.load(&folder.join(file), &LoadOptions::default()) {
                 Ok(loaded) => loaded,
                 Err(error) => {
                     let _ = writeln!(wrong, "{name}: {error}");
@@ -159,7 +162,7 @@ fn answers_in_other_folders() {
 }
 
 fn recognises(path: &Path) -> bool {
-    XGBoost.recognises(&Place::new(path))
+    XGBOOST.recognises(&Place::new(path))
 }
 
 #[test]
@@ -177,15 +180,15 @@ fn models_are_recognised_by_ending_or_by_content() {
     fs::write(folder.path().join("config.json"), r#"{"a": 1}"#).expect("written");
     fs::write(folder.path().join("weights.bin"), [7; 1000]).expect("written");
     assert!(!recognises(folder.path()));
-    let missing = XGBoost.check(folder.path());
+    let missing = XGBOOST.check(folder.path());
     assert!(matches!(missing, Completeness::Missing(_)), "{missing:?}");
     put("model.bin", &format!("{IRIS}/model.bst"));
     assert!(recognises(folder.path()));
-    assert!(matches!(XGBoost.check(folder.path()), Completeness::Complete));
+    assert!(matches!(XGBOOST.check(folder.path()), Completeness::Complete));
     assert_eq!(run(&load(folder.path()), 1, &[1.0, 2.0, 3.0, 4.0]).1, [1.877_554_9]);
     put("other.json", "platforms/xgboost/iris_softprob.json");
-    assert!(matches!(XGBoost.check(folder.path()), Completeness::Broken(_)), "two models");
-    let platforms = Platforms::new(vec![Arc::new(XGBoost)]);
+    assert!(matches!(XGBOOST.check(folder.path()), Completeness::Broken(_)), "two models");
+    let platforms = Platforms::new(vec![Arc::new(XGBOOST)]);
     assert!(platforms.of_folder(folder.path()).is_some());
 }
 

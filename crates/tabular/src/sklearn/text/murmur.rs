@@ -1,29 +1,11 @@
-//! MurmurHash3, 32 bits: the hash of `HashingVectorizer`.
+//! The hash of `HashingVectorizer`.
+
+use crate::murmur::Murmur3;
 
 /// The hash of `bytes` with the seed 0, as `murmurhash3_bytes_s32` of scikit-learn has it.
-///
-/// Source: Austin Appleby, `MurmurHash3_x86_32`, in the public domain.
 pub(super) fn hash(bytes: &[u8]) -> i32 {
-    const C1: u32 = 0xcc9e_2d51;
-    const C2: u32 = 0x1b87_3593;
-    let mix = |block: u32| block.wrapping_mul(C1).rotate_left(15).wrapping_mul(C2);
-    let mut hash = 0u32;
-    let (blocks, rest) = bytes.as_chunks::<4>();
-    for block in blocks {
-        hash ^= mix(u32::from_le_bytes(*block));
-        hash = hash.rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
-    }
-    if !rest.is_empty() {
-        let mut last = [0; 4];
-        last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-        hash ^= mix(u32::from_le_bytes(last));
-    }
-    hash ^= bytes.len() as u32;
-    hash ^= hash >> 16;
-    hash = hash.wrapping_mul(0x85eb_ca6b);
-    hash ^= hash >> 13;
-    hash = hash.wrapping_mul(0xc2b2_ae35);
-    (hash ^ hash >> 16).cast_signed()
+    let (hash, rest) = Murmur3::seeded(0).blocks(bytes);
+    hash.rest(rest).finish(bytes.len())
 }
 
 #[cfg(test)]

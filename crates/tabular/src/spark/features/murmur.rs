@@ -2,39 +2,21 @@
 //!
 //! Source: `org.apache.spark.unsafe.hash.Murmur3_x86_32`, `hashUnsafeBytes2` and `hashUnsafeBytes`.
 
+use crate::murmur::Murmur3;
+
 const SEED: u32 = 42;
-const C1: u32 = 0xcc9e_2d51;
-const C2: u32 = 0x1b87_3593;
-
-fn mix_block(block: u32) -> u32 {
-    block.wrapping_mul(C1).rotate_left(15).wrapping_mul(C2)
-}
-
-fn mix(hash: u32, block: u32) -> u32 {
-    (hash ^ mix_block(block)).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
-}
 
 /// The hash of a text.
-#[allow(clippy::cast_possible_truncation)] // As in Spark, where a length has 32 bits.
 pub(super) fn hash(bytes: &[u8], is_spark_2: bool) -> i32 {
-    let (blocks, rest) = bytes.as_chunks::<4>();
-    let mut hash = blocks.iter().fold(SEED, |hash, block| mix(hash, u32::from_le_bytes(*block)));
-    if is_spark_2 {
+    let (hash, rest) = Murmur3::seeded(SEED).blocks(bytes);
+    let hash = match is_spark_2 {
         // Each of the last bytes is a block of its own, with its sign.
-        for byte in rest {
-            hash = mix(hash, i32::from(byte.cast_signed()).cast_unsigned());
-        }
-    } else if !rest.is_empty() {
-        let mut last = [0; 4];
-        last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-        hash ^= mix_block(u32::from_le_bytes(last));
-    }
-    hash ^= bytes.len() as u32;
-    hash ^= hash >> 16;
-    hash = hash.wrapping_mul(0x85eb_ca6b);
-    hash ^= hash >> 13;
-    hash = hash.wrapping_mul(0xc2b2_ae35);
-    (hash ^ hash >> 16).cast_signed()
+        true => rest
+            .iter()
+            .fold(hash, |hash, byte| hash.block(i32::from(byte.cast_signed()).cast_unsigned())),
+        false => hash.rest(rest),
+    };
+    hash.finish(bytes.len())
 }
 
 #[cfg(test)]

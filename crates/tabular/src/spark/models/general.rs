@@ -5,74 +5,46 @@
 use std::borrow::Cow;
 
 use super::super::folder::StageFolder;
-use super::super::numeric::logistic;
 use super::super::schema::{ColumnKind, Schema, Wanted};
 use super::super::stage::Stage;
 use super::super::table::{Column, Table, VectorRow};
 use super::super::vector::read_vector;
 use super::super::{damaged, unsupported};
 use super::predict::{Regressor, features, prediction_name, regression};
+use crate::numeric::Link;
 use tensorserve_tensor::error::Result;
 
 /// The least probability and mean, as in Spark.
 const EPSILON: f64 = 1e-16;
 
-/// How a sum becomes a mean.
-#[derive(Clone, Copy)]
-enum Link {
-    Identity,
-    Log,
-    Logit,
-    Inverse,
-    Probit,
-    CLogLog,
-    Sqrt,
-    Power(f64),
-}
-
-impl Link {
-    fn read(folder: &StageFolder, family: &str) -> Result<Self> {
-        if family == "tweedie" {
-            let variance = folder.number("variancePower", 0.0)?;
-            return Ok(match folder.number("linkPower", 1.0 - variance)? {
-                0.0 => Link::Log,
-                1.0 => Link::Identity,
-                -1.0 => Link::Inverse,
-                0.5 => Link::Sqrt,
-                power => Link::Power(power),
-            });
-        }
-        let default = match family {
-            "gaussian" => "identity",
-            "binomial" => "logit",
-            "poisson" => "log",
-            "gamma" => "inverse",
-            other => return Err(unsupported(format!("the family {other:?}"))),
-        };
-        Ok(match folder.text("link", default)?.to_lowercase().as_str() {
-            "identity" => Link::Identity,
-            "log" => Link::Log,
-            "logit" => Link::Logit,
-            "inverse" => Link::Inverse,
-            "probit" => Link::Probit,
-            "cloglog" => Link::CLogLog,
-            "sqrt" => Link::Sqrt,
-            other => return Err(unsupported(format!("the link {other:?}"))),
-        })
+fn read_link(folder: &StageFolder, family: &str) -> Result<Link> {
+    if family == "tweedie" {
+        let variance = folder.number("variancePower", 0.0)?;
+        return Ok(match folder.number("linkPower", 1.0 - variance)? {
+            0.0 => Link::Log,
+            1.0 => Link::Identity,
+            -1.0 => Link::Inverse,
+            0.5 => Link::Sqrt,
+            power => Link::Power(power),
+        });
     }
-
-    fn mean(self, sum: f64) -> f64 {
-        match self {
-            Link::Identity => sum,
-            Link::Log => sum.exp(),
-            Link::Logit => logistic(sum),
-            Link::Inverse => 1.0 / sum,
-            Link::Probit => 0.5 * libm::erfc(-sum / std::f64::consts::SQRT_2),
-            Link::CLogLog => 1.0 - (-sum.exp()).exp(),
-            Link::Sqrt => sum * sum,
-            Link::Power(power) => sum.powf(1.0 / power),
-        }
-    }
+    let default = match family {
+        "gaussian" => "identity",
+        "binomial" => "logit",
+        "poisson" => "log",
+        "gamma" => "inverse",
+        other => return Err(unsupported(format!("the family {other:?}"))),
+    };
+    Ok(match folder.text("link", default)?.to_lowercase().as_str() {
+        "identity" => Link::Identity,
+        "log" => Link::Log,
+        "logit" => Link::Logit,
+        "inverse" => Link::Inverse,
+        "probit" => Link::Probit,
+        "cloglog" => Link::CLogLog,
+        "sqrt" => Link::Sqrt,
+        other => return Err(unsupported(format!("the link {other:?}"))),
+    })
 }
 
 /// Which means a family may have.
@@ -124,7 +96,7 @@ pub(in super::super) fn generalized(
 ) -> Result<Box<dyn Stage>> {
     let (coefficients, intercept) = read_sum(folder)?;
     let family = folder.text("family", "gaussian")?.to_lowercase();
-    let link = Link::read(folder, &family)?;
+    let link = read_link(folder, &family)?;
     let bounds = match family.as_str() {
         "binomial" => Bounds::Probability,
         "gaussian" => Bounds::Finite,

@@ -17,7 +17,8 @@ use self::format::{
 };
 use self::page::{LeafColumn, PageKind, ParquetPage, PhysicalType, decode_values};
 use self::thrift::ThriftValue;
-use tensorserve_tensor::error::{Code, Error, Result};
+use crate::refusal;
+use tensorserve_tensor::error::{Error, Result};
 
 pub(super) mod column;
 mod format;
@@ -59,7 +60,7 @@ pub(super) struct ParquetColumns {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(Code::DataLoss, format!("the Parquet file is damaged: {what}"))
+    refusal::damaged(format!("the Parquet file is damaged: {what}"))
 }
 
 fn unsupported(what: &str) -> Error {
@@ -67,7 +68,7 @@ fn unsupported(what: &str) -> Error {
         "the Parquet file has {what}, which is not supported: save the model with \
          spark.sql.parquet.compression.codec=snappy and Spark's other defaults"
     );
-    Error::new(Code::Unimplemented, message)
+    refusal::unsupported(message)
 }
 
 impl ParquetColumns {
