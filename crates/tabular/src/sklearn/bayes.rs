@@ -1,7 +1,7 @@
 //! Classifiers by Bayes' theorem: naive Bayes, and quadratic discriminant analysis.
 
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, StepFacts};
 use super::numeric::{argmax, dot, indicator, log_softmax, softmax};
 use super::sparse::{SparseMatrix, sparse_dot};
 use tensorserve_tensor::error::Result;
@@ -110,16 +110,12 @@ impl BayesClassifier {
 }
 
 impl Classifier for BayesClassifier {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn takes_sparse(&self) -> bool {
-        match &self.likelihood {
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).sparse_if(match &self.likelihood {
             // Below 0, values that are not stored are above the threshold.
             Likelihood::Counts { threshold, .. } => threshold.is_none_or(|least| least >= 0.0),
             Likelihood::Gaussian { .. } | Likelihood::Quadratic { .. } => false,
-        }
+        })
     }
 
     fn decisions(&self) -> Decisions {

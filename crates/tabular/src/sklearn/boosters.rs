@@ -4,7 +4,7 @@
 use super::estimator::Estimator;
 use super::model::Predictor;
 #[cfg(not(all(feature = "lightgbm", feature = "xgboost")))]
-use tensorserve_tensor::error::Code;
+use crate::refusal;
 use tensorserve_tensor::error::{Error, Result};
 
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
@@ -12,7 +12,7 @@ use super::accepted::AcceptedValues;
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
 use super::estimator::ClassLabels;
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
-use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Regressor};
+use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Regressor, StepFacts};
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
 use super::numeric::argmax;
 #[cfg(feature = "lightgbm")]
@@ -45,7 +45,7 @@ fn without_library(estimator: &Estimator) -> Error {
         "{class}: this server was built without the platform {library}, which evaluates this part of the \
          model; build it with the feature {library:?}"
     );
-    Error::new(Code::Unimplemented, message)
+    refusal::unsupported(message)
 }
 
 /// A booster of one of the libraries.
@@ -125,16 +125,12 @@ struct BoosterRegressor(Booster);
 
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
 impl Regressor for BoosterRegressor {
-    fn features(&self) -> usize {
-        self.0.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0.features()).accepting(AcceptedValues::Any)
     }
 
     fn outputs(&self) -> Option<usize> {
         Some(self.0.outputs()).filter(|outputs| *outputs > 1)
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -153,12 +149,8 @@ struct BoosterClassifier {
 
 #[cfg(any(feature = "lightgbm", feature = "xgboost"))]
 impl Classifier for BoosterClassifier {
-    fn features(&self) -> usize {
-        self.booster.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.booster.features()).accepting(AcceptedValues::Any)
     }
 
     fn decisions(&self) -> Decisions {

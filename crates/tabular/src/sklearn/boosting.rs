@@ -3,7 +3,9 @@
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::forest::{LeafShape, compile_trees};
-use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
+use super::model::{
+    ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor, StepFacts,
+};
 use super::numeric::{argmax, logistic, softmax};
 use super::tree::{SklearnTrees, to_single_precision};
 use tensorserve_tensor::error::Result;
@@ -85,12 +87,8 @@ fn check_baseline(estimator: &Estimator, baseline: &[f64]) -> Result<()> {
 }
 
 impl Regressor for BoostedTrees {
-    fn features(&self) -> usize {
-        self.trees.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(self.accepts)
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -103,12 +101,8 @@ impl Regressor for BoostedTrees {
 }
 
 impl Classifier for BoostedTrees {
-    fn features(&self) -> usize {
-        self.trees.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(self.accepts)
     }
 
     fn decisions(&self) -> Decisions {

@@ -4,7 +4,9 @@ use super::accepted::{AcceptedValues, not_finite};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor, SklearnModel};
+use super::model::{
+    ClassScores, Classifier, FeatureRows, Predictor, Regressor, SklearnModel, StepFacts,
+};
 use super::numeric::{argmax, logistic, softmax};
 use super::response::Method;
 use crate::numeric::Isotonic;
@@ -52,8 +54,8 @@ impl IsotonicFunction {
 }
 
 impl Regressor for IsotonicFunction {
-    fn features(&self) -> usize {
-        1
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(1)
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -187,21 +189,14 @@ struct CalibratedClassifier {
 }
 
 impl Classifier for CalibratedClassifier {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        let all = self.members.iter().map(|member| member.model.accepts());
-        all.fold(AcceptedValues::Any, AcceptedValues::both)
+    fn facts(&self) -> StepFacts {
+        let members = self.members.iter().map(|member| member.model.accepts());
+        let accepts = members.fold(AcceptedValues::Any, AcceptedValues::both);
+        StepFacts::of(self.features).accepting(accepts).sparse()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         compile::uses_of_all(self.features, self.members.iter().map(|member| &member.model))
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {

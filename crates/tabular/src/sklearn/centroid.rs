@@ -2,7 +2,7 @@
 
 use super::estimator::Estimator;
 use super::kernel::Kernel;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor, StepFacts};
 use super::numeric::{argmax, dot, log_softmax};
 use tensorserve_tensor::error::Result;
 
@@ -50,8 +50,8 @@ impl NearestCentroid {
 }
 
 impl Classifier for NearestCentroid {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -118,8 +118,8 @@ struct KernelRidge {
 }
 
 impl Regressor for KernelRidge {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features)
     }
 
     fn outputs(&self) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! Clusters: a row belongs to the one whose center is nearest.
 
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
 use super::numeric::{argmax, dot};
 use tensorserve_tensor::error::Result;
 
@@ -16,8 +16,8 @@ struct ClusterCenters {
 }
 
 impl Classifier for ClusterCenters {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -90,8 +90,8 @@ impl ClusterTree {
 }
 
 impl Classifier for ClusterTree {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {

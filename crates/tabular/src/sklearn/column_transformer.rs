@@ -4,7 +4,7 @@ use super::accepted::{AcceptedValues, ValueCheck};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, FeatureValues, Transformer, apply_steps, uses_before};
+use super::model::{FeatureRows, FeatureValues, StepFacts, Transformer, apply_steps, uses_before};
 use super::passthrough::Passthrough;
 use super::sparse::SparseMatrix;
 use crate::pickle::{PickleNode, PickleValue};
@@ -61,7 +61,9 @@ impl ColumnGroup {
     /// Whether it makes sparse rows.
     fn makes_sparse(&self, from_sparse: bool) -> bool {
         let given = from_sparse && self.columns.is_none();
-        self.steps.iter().fold(given, |given, step| step.makes_sparse(given && step.takes_sparse()))
+        self.steps
+            .iter()
+            .fold(given, |given, step| step.makes_sparse(given && step.facts().takes_sparse))
     }
 
     /// As [`Transformer::is_sparse_there`].
@@ -80,16 +82,14 @@ struct ColumnTransformer {
 }
 
 impl Transformer for ColumnTransformer {
-    fn input(&self) -> usize {
-        self.input
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.input)
+            .accepting(AcceptedValues::Any)
+            .sparse_if(self.groups.iter().all(|group| group.columns.is_none()))
     }
 
     fn output(&self) -> usize {
         self.output
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -109,10 +109,6 @@ impl Transformer for ColumnTransformer {
             }
         }
         uses
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.groups.iter().all(|group| group.columns.is_none())
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {
@@ -231,7 +227,7 @@ pub(super) fn union(estimator: &Estimator, columns: Option<usize>) -> Result<Box
             }
             (false, None) => compile::add_transformer(&estimator.child(inner)?, &mut steps)?,
         }
-        let width = steps.first().map(|step| step.input()).or(input);
+        let width = steps.first().map(|step| step.facts().features).or(input);
         let width = width.ok_or_else(|| estimator.damaged("a part of it is empty"))?;
         let output = compile::output_width(estimator, width, &steps)?;
         input = Some(width);
@@ -243,8 +239,9 @@ pub(super) fn union(estimator: &Estimator, columns: Option<usize>) -> Result<Box
         });
     }
     let input = input.ok_or_else(|| estimator.damaged("it has no transformers"))?;
-    let is_same =
-        groups.iter().all(|group| group.steps.first().is_none_or(|step| step.input() == input));
+    let is_same = groups
+        .iter()
+        .all(|group| group.steps.first().is_none_or(|step| step.facts().features == input));
     if !is_same || input == 0 {
         return Err(estimator.damaged("its transformers take different numbers of columns"));
     }

@@ -8,7 +8,8 @@ use super::{
     gaussian_process, histogram, isolation, least_squares, linear, mixture, multi, neighbors,
     network, one_against, outliers, propagation, stacking, svm, transform, wrapper,
 };
-use tensorserve_tensor::error::{Code, Error, Result};
+use crate::refusal;
+use tensorserve_tensor::error::Result;
 
 /// The prefix of scikit-learn's modules.
 const SKLEARN: &str = "sklearn.";
@@ -77,10 +78,10 @@ pub(super) fn compile_part(estimator: &Estimator) -> Result<SklearnModel> {
     let mut steps = Vec::new();
     let predictor = compile_predictor(estimator, &mut steps)?;
     let mut model = SklearnModel { steps, predictor };
-    let mut taken = model.predictor.features();
+    let mut taken = model.predictor.facts().features;
     for step in model.steps.iter_mut().rev() {
         step.set_output(taken);
-        taken = step.input();
+        taken = step.facts().features;
     }
     check_widths(estimator, &model)?;
     Ok(model)
@@ -91,18 +92,15 @@ fn check_library(estimator: &Estimator) -> Result<()> {
     let found = estimator.value.description();
     let Some(class) = estimator.value.class() else {
         let message = format!("the pickle holds {found}, not a scikit-learn estimator");
-        return Err(Error::new(Code::DataLoss, message));
+        return Err(refusal::damaged(message));
     };
     if class.starts_with(SKLEARN) {
         return Ok(());
     }
-    Err(Error::new(
-        Code::Unimplemented,
-        format!(
-            "the pickle holds {found}, not a scikit-learn estimator; serve a model of another \
+    Err(refusal::unsupported(format!(
+        "the pickle holds {found}, not a scikit-learn estimator; serve a model of another \
              library with its own platform, or convert it to ONNX"
-        ),
-    ))
+    )))
 }
 
 /// Adds the transformers before the predictor to `steps`, and returns the predictor.
@@ -145,7 +143,7 @@ fn compile_predictor(
     if transform::is_transformer(estimator) {
         add_transformer(estimator, steps)?;
         let columns = steps.last().map_or(0, |step| step.output());
-        output_width(estimator, steps.first().map_or(0, |step| step.input()), steps)?;
+        output_width(estimator, steps.first().map_or(0, |step| step.facts().features), steps)?;
         if columns > MAX_OUTPUT_COLUMNS {
             return Err(estimator.unsupported(format_args!(
                 "a transformer that makes {columns} columns, more than {MAX_OUTPUT_COLUMNS}, without a \
@@ -304,7 +302,7 @@ pub(super) fn same_features<'m>(
 /// Checks that each step takes the number of features that the one before makes.
 fn check_widths(estimator: &Estimator, model: &SklearnModel) -> Result<()> {
     let given = output_width(estimator, model.features(), &model.steps)?;
-    let features = model.predictor.features();
+    let features = model.predictor.facts().features;
     if features != given || features == 0 {
         return Err(estimator.damaged(format_args!(
             "the predictor takes {features} features, and is given {given}"
@@ -320,7 +318,7 @@ pub(super) fn output_width(
     steps: &[Box<dyn Transformer>],
 ) -> Result<usize> {
     for (number, step) in steps.iter().enumerate() {
-        let input = step.input();
+        let input = step.facts().features;
         if step.is_open() {
             return Err(estimator.unsupported(
                 "OneHotEncoder(categorical_features=…) with indices where no step tells the number of columns",

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::accepted::AcceptedValues;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::sparse::SparseMatrix;
 use crate::pickle::PickleValue;
 use tensorserve_tensor::error::Result;
@@ -46,16 +46,12 @@ impl DictVectorizer {
 }
 
 impl Transformer for DictVectorizer {
-    fn input(&self) -> usize {
-        self.keys.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.keys.len()).accepting(AcceptedValues::Any)
     }
 
     fn output(&self) -> usize {
         self.output
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {

@@ -3,7 +3,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::normal;
 use crate::pickle::PickleValue;
 use tensorserve_tensor::error::{Error, Result};
@@ -121,16 +121,12 @@ fn inverse_yeo_johnson(x: f64, lambda: f64) -> f64 {
 }
 
 impl Transformer for PowerColumns {
-    fn input(&self) -> usize {
-        self.lambdas.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.lambdas.len()).accepting(AcceptedValues::FiniteOrNan)
     }
 
     fn output(&self) -> usize {
         self.lambdas.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -275,16 +271,12 @@ fn interpolate_from_above(x: f64, xs: &[f64], ys: &[f64]) -> f64 {
 }
 
 impl Transformer for QuantileColumns {
-    fn input(&self) -> usize {
-        self.quantiles.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.quantiles.len()).accepting(self.accepts)
     }
 
     fn output(&self) -> usize {
         self.quantiles.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -317,8 +309,8 @@ struct Bins {
 }
 
 impl Transformer for Bins {
-    fn input(&self) -> usize {
-        self.edges.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.edges.len())
     }
 
     fn output(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor, StepFacts};
 use super::numeric::{argmax, indicator};
 use crate::pickle::PickleValue;
 use tensorserve_tensor::error::Result;
@@ -17,12 +17,8 @@ struct ConstantPredictor {
 }
 
 impl Classifier for ConstantPredictor {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(AcceptedValues::Any)
     }
 
     fn classify(&self, _: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -34,16 +30,12 @@ impl Classifier for ConstantPredictor {
 }
 
 impl Regressor for ConstantPredictor {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(AcceptedValues::Any)
     }
 
     fn outputs(&self) -> Option<usize> {
         Some(self.values.len()).filter(|width| *width > 1)
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
     }
 
     fn predict(&self, _: FeatureRows, out: &mut [f64]) -> Result<()> {

@@ -5,7 +5,7 @@ use super::categories::Categories;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
 use super::legacy_one_hot;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::sparse::SparseMatrix;
 use crate::pickle::PickleValue;
 use tensorserve_tensor::error::Result;
@@ -48,16 +48,12 @@ struct OneHotEncoder {
 const SPARSE_FACTOR: usize = 256;
 
 impl Transformer for OneHotEncoder {
-    fn input(&self) -> usize {
-        self.columns.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns.len()).accepting(self.accepts)
     }
 
     fn output(&self) -> usize {
         self.output
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -228,16 +224,12 @@ struct OrdinalEncoder {
 }
 
 impl Transformer for OrdinalEncoder {
-    fn input(&self) -> usize {
-        self.columns.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns.len()).accepting(self.accepts)
     }
 
     fn output(&self) -> usize {
         self.columns.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {

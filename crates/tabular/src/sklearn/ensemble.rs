@@ -6,7 +6,7 @@ use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, Decisions, FeatureRows, Predictions, Predictor, Regressor,
-    SklearnModel,
+    SklearnModel, StepFacts,
 };
 use super::numeric::{argmax, softmax};
 use super::tree::read_estimator_columns;
@@ -218,20 +218,12 @@ fn clipped_log(score: f64, is_log: bool) -> f64 {
 }
 
 impl Classifier for ClassifierEnsemble {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(self.accepts).sparse_if(take_sparse(&self.members))
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         uses_of_members(self.features, &self.members)
-    }
-
-    fn takes_sparse(&self) -> bool {
-        take_sparse(&self.members)
     }
 
     fn decisions(&self) -> Decisions {
@@ -415,20 +407,12 @@ struct RegressorEnsemble {
 }
 
 impl Regressor for RegressorEnsemble {
-    fn features(&self) -> usize {
-        self.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(self.accepts).sparse_if(take_sparse(&self.members))
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         uses_of_members(self.features, &self.members)
-    }
-
-    fn takes_sparse(&self) -> bool {
-        take_sparse(&self.members)
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {

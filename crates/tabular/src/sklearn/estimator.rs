@@ -6,7 +6,8 @@ use super::columns::TextTable;
 use crate::compared::version_numbers;
 pub(super) use crate::labels::ClassLabels;
 use crate::pickle::{NumpyArray, Pickle, PickleNode, PickleValue, dtype_kind};
-use tensorserve_tensor::error::{Code, Error, Result};
+use crate::refusal;
+use tensorserve_tensor::error::{Error, Result};
 
 /// How deep estimators may be nested.
 const MAX_DEPTH: usize = 16;
@@ -81,17 +82,16 @@ impl<'a> Estimator<'a> {
 
     /// The error for an estimator that is damaged.
     pub(super) fn damaged(&self, what: impl std::fmt::Display) -> Error {
-        Error::new(Code::DataLoss, format!("{}: {what}", self.class()))
+        refusal::damaged(format!("{}: {what}", self.class()))
     }
 
     /// The error for a valid estimator of which `what` cannot be evaluated.
     pub(super) fn unsupported(&self, what: impl std::fmt::Display) -> Error {
         let class = self.class();
-        let message = format!(
+        refusal::unsupported(format!(
             "{class}: {what} is not supported; convert the model with skl2onnx and serve the ONNX \
              file, or run it in your own Python with runner = \"python\" (--runner python)"
-        );
-        Error::new(Code::Unimplemented, message)
+        ))
     }
 
     /// Whether it was written by a scikit-learn older than `major.minor`. A version that is not

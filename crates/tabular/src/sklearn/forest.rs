@@ -4,6 +4,7 @@ use super::accepted::AcceptedValues;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, FeatureRows, MultiClassifier, MultiScores, Predictor, Regressor,
+    StepFacts,
 };
 use super::numeric::argmax;
 use super::tree::{PickledTree, SklearnTrees, to_single_precision};
@@ -31,12 +32,8 @@ struct ForestClassifier {
 }
 
 impl Classifier for ForestClassifier {
-    fn features(&self) -> usize {
-        self.trees.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted(self.allows_missing)
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(accepted(self.allows_missing))
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -57,16 +54,12 @@ struct ForestRegressor {
 }
 
 impl Regressor for ForestRegressor {
-    fn features(&self) -> usize {
-        self.trees.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(accepted(self.allows_missing))
     }
 
     fn outputs(&self) -> Option<usize> {
         Some(self.trees.width()).filter(|width| *width > 1)
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted(self.allows_missing)
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -183,12 +176,8 @@ struct MultiForestClassifier {
 }
 
 impl MultiClassifier for MultiForestClassifier {
-    fn features(&self) -> usize {
-        self.trees.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted(self.allows_missing)
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(accepted(self.allows_missing))
     }
 
     fn labels(&self) -> &[ClassLabels] {

@@ -4,7 +4,7 @@
 use super::accepted::AcceptedValues;
 use super::distribution::{PowerColumns, QuantileColumns};
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use crate::pickle::PickleValue;
 use tensorserve_tensor::error::Result;
 
@@ -71,16 +71,16 @@ struct FunctionTransformer {
 }
 
 impl Transformer for FunctionTransformer {
-    fn input(&self) -> usize {
-        self.columns
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns).accepting(if self.validates {
+            AcceptedValues::Finite
+        } else {
+            AcceptedValues::Any
+        })
     }
 
     fn output(&self) -> usize {
         self.columns
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        if self.validates { AcceptedValues::Finite } else { AcceptedValues::Any }
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

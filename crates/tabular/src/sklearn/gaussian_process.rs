@@ -3,7 +3,7 @@
 use super::compile;
 use super::covariance::Covariance;
 use super::estimator::Estimator;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, Regressor, StepFacts};
 use super::numeric::dot;
 use tensorserve_tensor::error::Result;
 
@@ -41,8 +41,8 @@ struct ProcessRegressor {
 }
 
 impl Regressor for ProcessRegressor {
-    fn features(&self) -> usize {
-        self.known.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.known.features)
     }
 
     fn outputs(&self) -> Option<usize> {
@@ -146,8 +146,8 @@ fn probability(mean: f64, variance: f64) -> f64 {
 }
 
 impl Classifier for ProcessClassifier {
-    fn features(&self) -> usize {
-        self.known.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.known.features)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {

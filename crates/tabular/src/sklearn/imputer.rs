@@ -3,7 +3,7 @@
 use super::accepted::AcceptedValues;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::numeric::indicator;
 use crate::pickle::{PickleValue, dtype_kind};
 use tensorserve_tensor::error::{Error, Result};
@@ -35,16 +35,12 @@ pub(super) fn accepted_with_missing(missing: f64) -> AcceptedValues {
 }
 
 impl Transformer for Imputer {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(self.accepts)
     }
 
     fn output(&self) -> usize {
         self.kept.len() + self.indicated.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -189,16 +185,12 @@ struct MissingIndicator {
 }
 
 impl Transformer for MissingIndicator {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(accepted_with_missing(self.missing))
     }
 
     fn output(&self) -> usize {
         self.indicated.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted_with_missing(self.missing)
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {

@@ -3,7 +3,7 @@
 use super::accepted::AcceptedValues;
 use super::estimator::{ClassLabels, Estimator};
 use super::forest::{count_features, members};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
 use super::tree::{PickledTree, SklearnTrees, read_estimator_columns, to_single_precision};
 use tensorserve_tensor::error::Result;
 
@@ -28,12 +28,8 @@ struct IsolationForest {
 }
 
 impl Classifier for IsolationForest {
-    fn features(&self) -> usize {
-        self.trees.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.trees.features()).accepting(self.accepts)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {

@@ -1,10 +1,9 @@
 //! `IterativeImputer`: predicts missing values from the other columns, again and again.
 
-use super::accepted::AcceptedValues;
 use super::compile;
 use super::estimator::Estimator;
 use super::imputer::{self, accepted_with_missing, is_missing, read_indicated, read_missing};
-use super::model::{FeatureRows, Predictor, SklearnModel, Transformer};
+use super::model::{FeatureRows, Predictor, SklearnModel, StepFacts, Transformer};
 use super::numeric::indicator;
 use super::response::Method;
 use tensorserve_tensor::error::Result;
@@ -60,16 +59,12 @@ impl IterativeImputer {
 }
 
 impl Transformer for IterativeImputer {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(accepted_with_missing(self.missing))
     }
 
     fn output(&self) -> usize {
         self.kept.len() + self.indicated.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted_with_missing(self.missing)
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
@@ -122,7 +117,7 @@ pub(super) fn read(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let first = estimator.child(estimator.attribute(&["initial_imputer_"])?)?;
     let initial = imputer::read(&first)?;
     let (missing, _) = read_missing(estimator)?;
-    let features = initial.input();
+    let features = initial.facts().features;
     let statistics = first.vector_of_len(&["statistics_"], features)?;
     let empty = match estimator.find(&["_is_empty_feature"]) {
         Some(_) => estimator.vector_of_len(&["_is_empty_feature"], features)?,

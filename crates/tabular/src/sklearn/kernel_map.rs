@@ -3,7 +3,7 @@
 use super::estimator::{Estimator, Matrix};
 use super::kernel::Kernel;
 use super::known_rows::KnownRows;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::numeric::dot;
 use super::sparse::sparse_dot;
 use tensorserve_tensor::error::{Error, Result};
@@ -19,16 +19,12 @@ struct KernelMap {
 }
 
 impl Transformer for KernelMap {
-    fn input(&self) -> usize {
-        self.known.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.known.features()).sparse_if(self.known.are_sparse())
     }
 
     fn output(&self) -> usize {
         self.columns.len()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.known.are_sparse()
     }
 
     fn is_sparse_there(&self, _: bool) -> bool {
@@ -118,16 +114,12 @@ struct RandomCosines {
 }
 
 impl Transformer for RandomCosines {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).sparse()
     }
 
     fn output(&self) -> usize {
         self.columns.len()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn is_sparse_there(&self, _: bool) -> bool {

@@ -1,7 +1,7 @@
 //! `PLSRegression`, `PLSCanonical` and `CCA` as regressors.
 
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Predictor, Regressor};
+use super::model::{FeatureRows, Predictor, Regressor, StepFacts};
 use super::numeric::dot;
 use tensorserve_tensor::error::Result;
 
@@ -15,8 +15,8 @@ struct CenteredRegressor {
 }
 
 impl Regressor for CenteredRegressor {
-    fn features(&self) -> usize {
-        self.means.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.means.len())
     }
 
     fn outputs(&self) -> Option<usize> {

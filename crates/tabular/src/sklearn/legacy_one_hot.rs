@@ -2,10 +2,9 @@
 //! `categorical_features`, or of integers without any setting. Categories are the integers from 0 on, and
 //! columns that are not selected follow those of the selected ones.
 
-use super::accepted::AcceptedValues;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::passthrough::Passthrough;
 use super::sparse::SparseMatrix;
 use crate::pickle::{PickleNode, PickleValue, dtype_kind};
@@ -101,8 +100,8 @@ fn place_of(index: i64, columns: usize) -> Option<usize> {
 }
 
 impl Transformer for LegacyOneHot {
-    fn input(&self) -> usize {
-        self.encoded.len() + self.rest().len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.encoded.len() + self.rest().len())
     }
 
     fn output(&self) -> usize {
@@ -122,17 +121,13 @@ impl Transformer for LegacyOneHot {
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
-        let mut uses = vec![ColumnUse::Number; self.input()];
+        let mut uses = vec![ColumnUse::Number; self.facts().features];
         for (column, used) in self.rest().iter().zip(outputs.iter().skip(self.width)) {
             if let Some(to) = uses.get_mut(*column) {
                 *to = *used;
             }
         }
         uses
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Finite
     }
 
     fn makes_sparse(&self, _: bool) -> bool {

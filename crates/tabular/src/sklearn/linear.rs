@@ -3,7 +3,7 @@
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictor,
-    Regressor,
+    Regressor, StepFacts,
 };
 use super::numeric::{argmax, dot, logistic, softmax};
 use super::sparse::sparse_dot;
@@ -90,16 +90,12 @@ struct LinearRegressor {
 }
 
 impl Regressor for LinearRegressor {
-    fn features(&self) -> usize {
-        self.function.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.function.features).sparse()
     }
 
     fn outputs(&self) -> Option<usize> {
         (!self.function.is_vector).then_some(self.function.count())
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -148,12 +144,8 @@ struct LinearClassifier {
 }
 
 impl Classifier for LinearClassifier {
-    fn features(&self) -> usize {
-        self.function.features
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.function.features).sparse()
     }
 
     fn decisions(&self) -> Decisions {
@@ -235,12 +227,8 @@ struct LinearLabels {
 }
 
 impl MultiClassifier for LinearLabels {
-    fn features(&self) -> usize {
-        self.function.features
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.function.features).sparse()
     }
 
     fn labels(&self) -> &[ClassLabels] {

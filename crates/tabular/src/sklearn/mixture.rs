@@ -1,7 +1,7 @@
 //! `GaussianMixture` and `BayesianGaussianMixture`: the component that a row most likely comes from.
 
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
 use super::numeric::{argmax, dot, log_softmax};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -38,8 +38,8 @@ struct Mixture {
 }
 
 impl Classifier for Mixture {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features)
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {

@@ -13,22 +13,43 @@ const MAX_BLOCK_VALUES: usize = 1 << 17;
 /// The values of a sparse row, as far as the size of blocks is concerned.
 const SPARSE_ROW_VALUES: usize = 256;
 
+/// What a step of a model takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StepFacts {
+    /// The number of its features.
+    pub(super) features: usize,
+    pub(super) accepts: AcceptedValues,
+    /// Whether it takes sparse rows. Otherwise these are made dense.
+    pub(super) takes_sparse: bool,
+}
+
+impl StepFacts {
+    /// Of a step that takes dense rows of finite values.
+    pub(super) fn of(features: usize) -> Self {
+        StepFacts { features, accepts: AcceptedValues::Finite, takes_sparse: false }
+    }
+
+    pub(super) fn accepting(self, accepts: AcceptedValues) -> Self {
+        StepFacts { accepts, ..self }
+    }
+
+    pub(super) fn sparse(self) -> Self {
+        self.sparse_if(true)
+    }
+
+    pub(super) fn sparse_if(self, takes_sparse: bool) -> Self {
+        StepFacts { takes_sparse, ..self }
+    }
+}
+
 /// Makes new features of features.
 pub(super) trait Transformer: Send + Sync {
-    /// The number of features that it takes.
-    fn input(&self) -> usize;
+    fn facts(&self) -> StepFacts;
     /// The number of features that it makes.
     fn output(&self) -> usize;
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Finite
-    }
     /// How each column that it takes is used, if the columns that it makes are used as `outputs` says.
     fn uses(&self, _outputs: &[ColumnUse]) -> Vec<ColumnUse> {
-        vec![ColumnUse::Number; self.input()]
-    }
-    /// Whether it takes sparse rows. Otherwise these are made dense.
-    fn takes_sparse(&self) -> bool {
-        false
+        vec![ColumnUse::Number; self.facts().features]
     }
     /// Whether it makes sparse rows, given whether it takes such rows.
     fn makes_sparse(&self, _from_sparse: bool) -> bool {
@@ -54,21 +75,14 @@ pub(super) trait Transformer: Send + Sync {
 
 /// Predicts numbers.
 pub(super) trait Regressor: Send + Sync {
-    fn features(&self) -> usize;
+    fn facts(&self) -> StepFacts;
     /// The length of the second dimension of its output; `None` if that has one dimension only.
     fn outputs(&self) -> Option<usize> {
         None
     }
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Finite
-    }
-    /// Whether it takes sparse rows. Otherwise these are made dense.
-    fn takes_sparse(&self) -> bool {
-        false
-    }
     /// How each column is used.
     fn uses(&self) -> Vec<ColumnUse> {
-        vec![ColumnUse::Number; self.features()]
+        vec![ColumnUse::Number; self.facts().features]
     }
     /// Writes the prediction of each row to `out`.
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()>;
@@ -86,17 +100,10 @@ pub(super) enum Decisions {
 
 /// Predicts several classes for each row: one for each of its outputs.
 pub(super) trait MultiClassifier: Send + Sync {
-    fn features(&self) -> usize;
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Finite
-    }
+    fn facts(&self) -> StepFacts;
     /// How each column is used.
     fn uses(&self) -> Vec<ColumnUse> {
-        vec![ColumnUse::Number; self.features()]
-    }
-    /// Whether it takes sparse rows. Otherwise these are made dense.
-    fn takes_sparse(&self) -> bool {
-        false
+        vec![ColumnUse::Number; self.facts().features]
     }
     /// The labels of the classes of each output.
     fn labels(&self) -> &[ClassLabels];
@@ -151,17 +158,10 @@ impl MultiScores {
 
 /// Predicts classes.
 pub(super) trait Classifier: Send + Sync {
-    fn features(&self) -> usize;
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Finite
-    }
-    /// Whether it takes sparse rows. Otherwise these are made dense.
-    fn takes_sparse(&self) -> bool {
-        false
-    }
+    fn facts(&self) -> StepFacts;
     /// How each column is used.
     fn uses(&self) -> Vec<ColumnUse> {
-        vec![ColumnUse::Number; self.features()]
+        vec![ColumnUse::Number; self.facts().features]
     }
     /// Whether scikit-learn offers `decision_function`.
     fn decisions(&self) -> Decisions {
@@ -255,21 +255,12 @@ impl Predictor {
         self
     }
 
-    pub(super) fn features(&self) -> usize {
+    pub(super) fn facts(&self) -> StepFacts {
         match self {
-            Predictor::Regressor(model) => model.features(),
-            Predictor::Classifier(classifier) => classifier.model.features(),
-            Predictor::MultiClassifier(model) => model.features(),
-            Predictor::Features(columns) => *columns,
-        }
-    }
-
-    pub(super) fn accepts(&self) -> AcceptedValues {
-        match self {
-            Predictor::Regressor(model) => model.accepts(),
-            Predictor::Classifier(classifier) => classifier.model.accepts(),
-            Predictor::MultiClassifier(model) => model.accepts(),
-            Predictor::Features(_) => AcceptedValues::Any,
+            Predictor::Regressor(model) => model.facts(),
+            Predictor::Classifier(classifier) => classifier.model.facts(),
+            Predictor::MultiClassifier(model) => model.facts(),
+            Predictor::Features(columns) => StepFacts::of(*columns).accepting(AcceptedValues::Any),
         }
     }
 
@@ -311,18 +302,9 @@ impl Predictor {
         }
     }
 
-    fn takes_sparse(&self) -> bool {
-        match self {
-            Predictor::Regressor(model) => model.takes_sparse(),
-            Predictor::Classifier(classifier) => classifier.model.takes_sparse(),
-            Predictor::MultiClassifier(model) => model.takes_sparse(),
-            Predictor::Features(_) => false,
-        }
-    }
-
     fn run(&self, rows: FeatureRows) -> Result<Predictions> {
         match rows.sparse {
-            Some(matrix) if !self.takes_sparse() => self.run_dense(rows, matrix),
+            Some(matrix) if !self.facts().takes_sparse => self.run_dense(rows, matrix),
             _ => self.run_as_given(rows),
         }
     }
@@ -352,7 +334,7 @@ impl Predictor {
             }
             Ok(out)
         };
-        let Some(matrix) = rows.sparse.filter(|_| !self.takes_sparse()) else {
+        let Some(matrix) = rows.sparse.filter(|_| !self.facts().takes_sparse) else {
             return decide(rows);
         };
         let mut out = Vec::new();
@@ -440,14 +422,19 @@ impl Predictions {
 }
 
 impl SklearnModel {
+    /// What its first step takes.
+    pub(super) fn facts(&self) -> StepFacts {
+        self.steps.first().map_or_else(|| self.predictor.facts(), |step| step.facts())
+    }
+
     /// The number of features that the model takes.
     pub(super) fn features(&self) -> usize {
-        self.steps.first().map_or_else(|| self.predictor.features(), |step| step.input())
+        self.facts().features
     }
 
     /// The values that its first step accepts.
     pub(super) fn accepts(&self) -> AcceptedValues {
-        self.steps.first().map_or_else(|| self.predictor.accepts(), |step| step.accepts())
+        self.facts().accepts
     }
 
     /// Evaluates the model. Many rows are evaluated block by block, which bounds the memory that
@@ -469,8 +456,8 @@ impl SklearnModel {
         let mut widest = self.features();
         let mut is_sparse = false;
         for step in &self.steps {
-            if is_sparse && !step.takes_sparse() {
-                widest = widest.max(step.input());
+            if is_sparse && !step.facts().takes_sparse {
+                widest = widest.max(step.facts().features);
                 is_sparse = false;
             }
             is_sparse = step.makes_sparse(is_sparse);
@@ -506,7 +493,7 @@ impl SklearnModel {
     fn run_block(&self, rows: FeatureRows, check: ValueCheck) -> Result<Predictions> {
         let transformed = apply_steps(&self.steps, rows, check)?;
         let rows = transformed.as_ref().map_or(rows, |features| features.rows(rows));
-        check.apply(rows, self.predictor.accepts())?;
+        check.apply(rows, self.predictor.facts().accepts)?;
         self.predictor.run(rows)
     }
 }
@@ -558,12 +545,12 @@ pub(super) fn apply_steps(
         let mut from = features.as_ref().map_or(rows, |features| features.rows(rows));
         let dense;
         if let Some(matrix) = from.sparse
-            && !step.takes_sparse()
+            && !step.facts().takes_sparse
         {
             dense = matrix.to_dense(0..matrix.len());
             from = from.with_dense(&dense, matrix.columns());
         }
-        check.apply(from, step.accepts())?;
+        check.apply(from, step.facts().accepts)?;
         let zeros_are_absent = step.is_sparse_there(from.zeros_are_absent);
         let values = match step.makes_sparse(from.sparse.is_some()) {
             true => FeatureValues::Sparse(step.apply_sparse(from)?),

@@ -6,7 +6,7 @@ use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictions, Predictor,
-    Regressor, SklearnModel,
+    Regressor, SklearnModel, StepFacts,
 };
 use super::response::Method;
 use tensorserve_tensor::error::Result;
@@ -45,24 +45,16 @@ fn write_column<T>(out: &mut [T], width: usize, column: usize, values: impl Iter
 struct MultiRegressor(OutputModels);
 
 impl Regressor for MultiRegressor {
-    fn features(&self) -> usize {
-        self.0.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0.features).accepting(self.0.accepts()).sparse()
     }
 
     fn outputs(&self) -> Option<usize> {
         Some(self.0.models.len())
     }
 
-    fn accepts(&self) -> AcceptedValues {
-        self.0.accepts()
-    }
-
     fn uses(&self) -> Vec<ColumnUse> {
         self.0.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -94,20 +86,12 @@ struct OutputClassifiers {
 }
 
 impl MultiClassifier for OutputClassifiers {
-    fn features(&self) -> usize {
-        self.models.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.models.accepts()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.models.features).accepting(self.models.accepts()).sparse()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         self.models.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn labels(&self) -> &[ClassLabels] {
@@ -247,16 +231,12 @@ impl Chain {
 }
 
 impl Regressor for Chain {
-    fn features(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(Chain::accepts(self))
     }
 
     fn outputs(&self) -> Option<usize> {
         Some(self.models.len())
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        Chain::accepts(self)
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -280,12 +260,8 @@ struct ClassifierChain {
 }
 
 impl MultiClassifier for ClassifierChain {
-    fn features(&self) -> usize {
-        self.chain.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.chain.accepts()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.chain.features).accepting(self.chain.accepts())
     }
 
     fn labels(&self) -> &[ClassLabels] {

@@ -1,9 +1,8 @@
 //! `KNNImputer`: replaces a missing value by the mean of that of the training rows that are nearest.
 
-use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
 use super::imputer::{accepted_with_missing, is_missing, read_indicated, read_missing};
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::numeric::indicator;
 use tensorserve_tensor::error::Result;
 
@@ -68,16 +67,12 @@ impl NeighborImputer {
 }
 
 impl Transformer for NeighborImputer {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(accepted_with_missing(self.missing))
     }
 
     fn output(&self) -> usize {
         self.kept.len() + self.indicated.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        accepted_with_missing(self.missing)
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

@@ -4,6 +4,7 @@ use super::distance::{Neighbor, TrainingRows};
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, FeatureRows, MultiClassifier, MultiScores, Predictor, Regressor,
+    StepFacts,
 };
 use super::numeric::argmax;
 use tensorserve_tensor::error::{Error, Result};
@@ -39,12 +40,8 @@ struct NeighborsClassifier {
 }
 
 impl Classifier for NeighborsClassifier {
-    fn features(&self) -> usize {
-        self.training.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.training.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.training.features()).sparse_if(self.training.are_sparse())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -120,12 +117,8 @@ struct MultiNeighborsClassifier {
 }
 
 impl MultiClassifier for MultiNeighborsClassifier {
-    fn features(&self) -> usize {
-        self.training.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.training.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.training.features()).sparse_if(self.training.are_sparse())
     }
 
     fn labels(&self) -> &[ClassLabels] {
@@ -191,12 +184,8 @@ struct NeighborsRegressor {
 }
 
 impl Regressor for NeighborsRegressor {
-    fn features(&self) -> usize {
-        self.training.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.training.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.training.features()).sparse_if(self.training.are_sparse())
     }
 
     fn outputs(&self) -> Option<usize> {

@@ -3,6 +3,7 @@
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, FeatureRows, MultiClassifier, MultiScores, Predictor, Regressor,
+    StepFacts,
 };
 use super::numeric::{argmax, logistic, softmax};
 use tensorserve_tensor::error::Result;
@@ -140,8 +141,8 @@ impl Layer {
 struct PerceptronRegressor(Perceptron);
 
 impl Regressor for PerceptronRegressor {
-    fn features(&self) -> usize {
-        self.0.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0.features())
     }
 
     fn outputs(&self) -> Option<usize> {
@@ -170,8 +171,8 @@ struct PerceptronClassifier {
 }
 
 impl Classifier for PerceptronClassifier {
-    fn features(&self) -> usize {
-        self.network.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.network.features())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -226,8 +227,8 @@ struct LabelPerceptron {
 }
 
 impl MultiClassifier for LabelPerceptron {
-    fn features(&self) -> usize {
-        self.network.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.network.features())
     }
 
     fn labels(&self) -> &[ClassLabels] {

@@ -7,7 +7,7 @@ use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, Classifier, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictor,
-    SklearnModel,
+    SklearnModel, StepFacts,
 };
 use super::response::Method;
 use tensorserve_tensor::error::Result;
@@ -221,20 +221,12 @@ impl OneAgainst {
 }
 
 impl Classifier for OneAgainst {
-    fn features(&self) -> usize {
-        self.members.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.members.accepts()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.members.features).accepting(self.members.accepts()).sparse()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         self.members.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn decisions(&self) -> Decisions {
@@ -315,20 +307,12 @@ struct AnyLabels {
 }
 
 impl MultiClassifier for AnyLabels {
-    fn features(&self) -> usize {
-        self.members.features
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.members.accepts()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.members.features).accepting(self.members.accepts()).sparse()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         self.members.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn labels(&self) -> &[ClassLabels] {

@@ -3,7 +3,7 @@
 
 use super::distance::TrainingRows;
 use super::estimator::{ClassLabels, Estimator};
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
 use super::numeric::dot;
 use super::sparse::sparse_dot;
 use tensorserve_tensor::error::Result;
@@ -27,12 +27,8 @@ struct LocalOutliers {
 }
 
 impl Classifier for LocalOutliers {
-    fn features(&self) -> usize {
-        self.training.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.training.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.training.features()).sparse_if(self.training.are_sparse())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {
@@ -82,8 +78,8 @@ struct Envelope {
 }
 
 impl Classifier for Envelope {
-    fn features(&self) -> usize {
-        self.location.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.location.len())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {
@@ -123,12 +119,8 @@ struct HalfSpace {
 }
 
 impl Classifier for HalfSpace {
-    fn features(&self) -> usize {
-        self.coefficients.len()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.coefficients.len()).sparse()
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {

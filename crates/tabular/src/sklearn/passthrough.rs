@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::columns::ColumnUse;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
@@ -10,24 +10,16 @@ use tensorserve_tensor::error::Result;
 pub(super) struct Passthrough(pub(super) usize);
 
 impl Transformer for Passthrough {
-    fn input(&self) -> usize {
-        self.0
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0).accepting(AcceptedValues::Any).sparse()
     }
 
     fn output(&self) -> usize {
         self.0
     }
 
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
-    }
-
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
         outputs.to_vec()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {

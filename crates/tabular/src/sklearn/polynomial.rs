@@ -1,7 +1,7 @@
 //! `PolynomialFeatures`.
 
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use tensorserve_tensor::error::Result;
 
 /// The highest degree of the products that are made. With a higher degree, the number of columns does
@@ -24,8 +24,8 @@ struct PolynomialFeatures {
 }
 
 impl Transformer for PolynomialFeatures {
-    fn input(&self) -> usize {
-        self.columns
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns)
     }
 
     fn output(&self) -> usize {

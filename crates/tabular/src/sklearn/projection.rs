@@ -1,7 +1,7 @@
 //! Projections on components: `PCA`, `TruncatedSVD`, `FastICA`, random projections, ….
 
 use super::estimator::{Estimator, Matrix};
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::numeric::dot;
 use super::sparse::sparse_dot;
 use tensorserve_tensor::error::Result;
@@ -19,16 +19,12 @@ struct Projection {
 }
 
 impl Transformer for Projection {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).sparse_if(self.mean.is_none())
     }
 
     fn output(&self) -> usize {
         self.count
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.mean.is_none()
     }
 
     fn is_sparse_there(&self, _: bool) -> bool {

@@ -4,7 +4,7 @@ use super::distance::TrainingRows;
 use super::estimator::Estimator;
 use super::kernel::Kernel;
 use super::known_rows::KnownRows;
-use super::model::{ClassScores, Classifier, FeatureRows, Predictor};
+use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
 use super::numeric::argmax;
 use tensorserve_tensor::error::Result;
 
@@ -39,18 +39,15 @@ fn normalize(scores: &mut [f64]) -> usize {
 }
 
 impl Classifier for PropagatedLabels {
-    fn features(&self) -> usize {
-        match &self.likeness {
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(match &self.likeness {
             Likeness::Kernel(_, known) => known.features(),
             Likeness::Nearest(training) => training.features(),
-        }
-    }
-
-    fn takes_sparse(&self) -> bool {
-        match &self.likeness {
+        })
+        .sparse_if(match &self.likeness {
             Likeness::Kernel(_, known) => known.are_sparse(),
             Likeness::Nearest(training) => training.are_sparse(),
-        }
+        })
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {

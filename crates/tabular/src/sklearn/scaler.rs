@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::numeric::{dot, indicator};
 use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
@@ -31,20 +31,12 @@ impl AffineScaler {
 }
 
 impl Transformer for AffineScaler {
-    fn input(&self) -> usize {
-        self.shift.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.shift.len()).accepting(self.accepts).sparse_if(self.keeps_zero)
     }
 
     fn output(&self) -> usize {
         self.shift.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.keeps_zero
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {
@@ -227,16 +219,12 @@ impl Norm {
 }
 
 impl Transformer for Normalizer {
-    fn input(&self) -> usize {
-        self.columns
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns).sparse()
     }
 
     fn output(&self) -> usize {
         self.columns
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {
@@ -277,8 +265,8 @@ struct Binarizer {
 }
 
 impl Transformer for Binarizer {
-    fn input(&self) -> usize {
-        self.columns
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns)
     }
 
     fn output(&self) -> usize {

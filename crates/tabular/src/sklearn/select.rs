@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use super::sparse::SparseMatrix;
 use tensorserve_tensor::error::Result;
 
@@ -33,20 +33,12 @@ impl ColumnSelection {
 }
 
 impl Transformer for ColumnSelection {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.features).accepting(self.accepts).sparse()
     }
 
     fn output(&self) -> usize {
         self.kept.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.accepts
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {

@@ -2,7 +2,7 @@
 
 use super::accepted::AcceptedValues;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The highest degree: that many products make a value.
@@ -180,16 +180,16 @@ impl Splines {
 }
 
 impl Transformer for Splines {
-    fn input(&self) -> usize {
-        self.columns.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns.len()).accepting(if self.takes_missing {
+            AcceptedValues::Any
+        } else {
+            AcceptedValues::Finite
+        })
     }
 
     fn output(&self) -> usize {
         self.columns.len() * self.kept
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        if self.takes_missing { AcceptedValues::Any } else { AcceptedValues::Finite }
     }
 
     fn is_sparse_there(&self, _: bool) -> bool {

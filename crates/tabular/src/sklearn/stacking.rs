@@ -6,7 +6,7 @@ use super::compile;
 use super::estimator::{ClassLabels, Estimator};
 use super::model::{
     ClassScores, FeatureRows, LabelledClassifier, MultiClassifier, MultiScores, Predictor,
-    SklearnModel, Transformer,
+    SklearnModel, StepFacts, Transformer,
 };
 use super::response::Method;
 use crate::pickle::PickleValue;
@@ -28,18 +28,15 @@ struct StackedMembers {
 }
 
 impl Transformer for StackedMembers {
-    fn input(&self) -> usize {
-        self.features
+    fn facts(&self) -> StepFacts {
+        let members = self.members.iter().map(|member| member.model.accepts());
+        let accepts = members.fold(AcceptedValues::Any, AcceptedValues::both);
+        StepFacts::of(self.features).accepting(accepts).sparse_if(!self.passes_features)
     }
 
     fn output(&self) -> usize {
         let answers: usize = self.members.iter().map(|member| member.taken.len()).sum();
         answers + if self.passes_features { self.features } else { 0 }
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        let all = self.members.iter().map(|member| member.model.accepts());
-        all.fold(AcceptedValues::Any, AcceptedValues::both)
     }
 
     fn uses(&self, outputs: &[ColumnUse]) -> Vec<ColumnUse> {
@@ -50,10 +47,6 @@ impl Transformer for StackedMembers {
             uses.iter_mut().zip(passed).for_each(|(used, own)| used.add(*own));
         }
         uses
-    }
-
-    fn takes_sparse(&self) -> bool {
-        !self.passes_features
     }
 
     fn is_sparse_there(&self, from_sparse: bool) -> bool {
@@ -156,20 +149,12 @@ struct StackedLabels {
 }
 
 impl MultiClassifier for StackedLabels {
-    fn features(&self) -> usize {
-        self.model.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.model.accepts()
+    fn facts(&self) -> StepFacts {
+        self.model.facts()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         self.model.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.model.takes_sparse()
     }
 
     fn labels(&self) -> &[ClassLabels] {

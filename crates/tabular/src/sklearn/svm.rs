@@ -3,7 +3,9 @@
 use super::estimator::{ClassLabels, Estimator};
 use super::kernel::Kernel;
 use super::known_rows::KnownRows;
-use super::model::{ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor};
+use super::model::{
+    ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor, StepFacts,
+};
 use super::numeric::{argmax, dot, logistic};
 use tensorserve_tensor::error::Result;
 
@@ -58,12 +60,8 @@ fn read_coefficients(estimator: &Estimator) -> Result<(usize, Vec<f64>)> {
 struct SvmRegressor(SupportVectors);
 
 impl Regressor for SvmRegressor {
-    fn features(&self) -> usize {
-        self.0.vectors.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.0.vectors.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0.vectors.features()).sparse_if(self.0.vectors.are_sparse())
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
@@ -162,12 +160,8 @@ impl SvmClassifier {
 }
 
 impl Classifier for SvmClassifier {
-    fn features(&self) -> usize {
-        self.machine.vectors.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.machine.vectors.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.machine.vectors.features()).sparse_if(self.machine.vectors.are_sparse())
     }
 
     fn decisions(&self) -> Decisions {
@@ -374,12 +368,8 @@ fn read_sigmoids(estimator: &Estimator, pairs: usize) -> Result<Option<Vec<(f64,
 struct OutlierMachine(SupportVectors);
 
 impl Classifier for OutlierMachine {
-    fn features(&self) -> usize {
-        self.0.vectors.features()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        self.0.vectors.are_sparse()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.0.vectors.features()).sparse_if(self.0.vectors.are_sparse())
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], _: &mut [f64]) -> Result<()> {

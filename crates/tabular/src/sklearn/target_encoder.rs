@@ -4,7 +4,7 @@ use super::accepted::AcceptedValues;
 use super::categories::Categories;
 use super::columns::ColumnUse;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, Transformer};
+use super::model::{FeatureRows, StepFacts, Transformer};
 use tensorserve_tensor::error::Result;
 
 struct TargetEncoder {
@@ -16,16 +16,12 @@ struct TargetEncoder {
 }
 
 impl Transformer for TargetEncoder {
-    fn input(&self) -> usize {
-        self.columns.len()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns.len()).accepting(AcceptedValues::FiniteOrNan)
     }
 
     fn output(&self) -> usize {
         self.means.len()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::FiniteOrNan
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {

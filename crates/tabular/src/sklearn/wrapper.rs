@@ -1,13 +1,13 @@
 //! Estimators that change what another one predicts: `FixedThresholdClassifier`,
 //! `TunedThresholdClassifierCV` and `TransformedTargetRegressor`.
 
-use super::accepted::AcceptedValues;
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
 use super::function::TargetFunction;
 use super::model::{
     ClassScores, Classifier, FeatureRows, Predictions, Predictor, Regressor, SklearnModel,
+    StepFacts,
 };
 use super::response::Method;
 use tensorserve_tensor::error::Result;
@@ -22,20 +22,12 @@ struct ThresholdClassifier {
 }
 
 impl Classifier for ThresholdClassifier {
-    fn features(&self) -> usize {
-        self.model.features()
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        self.model.accepts()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.model.features()).accepting(self.model.accepts()).sparse()
     }
 
     fn uses(&self) -> Vec<ColumnUse> {
         self.model.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
@@ -100,24 +92,16 @@ struct TransformedRegressor {
 }
 
 impl Regressor for TransformedRegressor {
-    fn features(&self) -> usize {
-        self.model.features()
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.model.features()).accepting(self.model.accepts()).sparse()
     }
 
     fn outputs(&self) -> Option<usize> {
         self.outputs
     }
 
-    fn accepts(&self) -> AcceptedValues {
-        self.model.accepts()
-    }
-
     fn uses(&self) -> Vec<ColumnUse> {
         self.model.uses()
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {

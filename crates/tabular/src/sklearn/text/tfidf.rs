@@ -1,7 +1,7 @@
 //! `TfidfTransformer`: weights counts of terms by how rare the terms are.
 
 use super::super::estimator::Estimator;
-use super::super::model::{FeatureRows, Transformer};
+use super::super::model::{FeatureRows, StepFacts, Transformer};
 use super::super::scaler::Norm;
 use super::super::sparse::SparseMatrix;
 use crate::pickle::PickleValue;
@@ -79,16 +79,12 @@ struct TfIdfTransformer {
 }
 
 impl Transformer for TfIdfTransformer {
-    fn input(&self) -> usize {
-        self.columns
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(self.columns).sparse()
     }
 
     fn output(&self) -> usize {
         self.columns
-    }
-
-    fn takes_sparse(&self) -> bool {
-        true
     }
 
     fn is_sparse_there(&self, _: bool) -> bool {

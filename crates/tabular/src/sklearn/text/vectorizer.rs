@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::accepted::AcceptedValues;
 use super::super::columns::ColumnUse;
 use super::super::estimator::Estimator;
-use super::super::model::{FeatureRows, Transformer};
+use super::super::model::{FeatureRows, StepFacts, Transformer};
 use super::super::scaler::Norm;
 use super::super::sparse::SparseMatrix;
 use super::analyzer::{Analyzer, Scratch};
@@ -66,16 +66,12 @@ impl Vectorizer {
 }
 
 impl Transformer for Vectorizer {
-    fn input(&self) -> usize {
-        1
+    fn facts(&self) -> StepFacts {
+        StepFacts::of(1).accepting(AcceptedValues::Any)
     }
 
     fn output(&self) -> usize {
         self.count
-    }
-
-    fn accepts(&self) -> AcceptedValues {
-        AcceptedValues::Any
     }
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
