@@ -261,7 +261,7 @@ fn is_equal(a: &Tensor, b: &Tensor) -> bool {
     }
 }
 
-/// The same elements; a copy if the tensor is a view of more, such as the outputs of a batch.
+/// The tensor to keep: itself, or a copy if it is a view of more, such as the outputs of a batch.
 fn kept(tensor: &Tensor) -> Result<Tensor> {
     let is_whole = tensor.strings().is_none() && tensor.kept_len() == tensor.byte_len();
     if is_whole { Ok(tensor.clone()) } else { copied(tensor) }

@@ -23,7 +23,7 @@ pub struct EngineConfig {
     pub max_tensor_bytes: usize,
     /// The memory that all requests may use together, in bytes.
     pub max_request_memory: usize,
-    /// Cached responses of all models may take so many bytes; 0 for no cache.
+    /// The most bytes that cached responses of all models may take; 0 for no cache.
     pub response_cache_bytes: usize,
     /// Maximum number of requests that wait to be run, or are run, on shadow versions.
     pub max_shadow_requests: usize,
@@ -365,7 +365,7 @@ impl BatchConfig {
         mistakes
     }
 
-    /// The same as a full set of parameters.
+    /// This configuration as a full set of parameters.
     #[must_use]
     pub fn parameters(&self) -> BatchParameters {
         let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);

@@ -44,7 +44,8 @@ impl Bucket {
         (nanos > 0).then(|| (nanos, self.rows.load(Relaxed).max(1)))
     }
 
-    /// The same, once enough runs were measured.
+    /// Nanoseconds and rows (times 256) of a typical run of this size, once enough runs were
+    /// measured.
     fn known(&self) -> Option<(u64, u64)> {
         self.usual().filter(|_| self.runs.load(Relaxed) >= KNOWN_AFTER)
     }

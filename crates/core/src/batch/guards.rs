@@ -16,7 +16,7 @@ impl<'a> CountGuard<'a> {
         CountGuard::counted(counter)
     }
 
-    /// The same if the counter is incremented already.
+    /// A guard for a counter that is incremented already.
     pub(super) fn counted(counter: &'a AtomicUsize) -> Self {
         CountGuard(counter)
     }

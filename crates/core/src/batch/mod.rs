@@ -117,7 +117,7 @@ struct BatcherShared {
     limits: Limits,
     /// Runs in progress in the whole process.
     active: AtomicUsize,
-    /// Those of them that are given up.
+    /// Runs in progress that are given up.
     given_up: AtomicUsize,
     cores: usize,
     /// The longest run that may block a connection's thread.
@@ -382,7 +382,7 @@ impl BatchQueue {
         self.0.verification.may_join()
     }
 
-    /// The same with the reason.
+    /// Whether requests may be batched, and why.
     #[must_use]
     pub fn joining(&self) -> Joining {
         self.0.verification.joining(&self.0.traits)
@@ -417,7 +417,7 @@ impl BatchQueue {
 }
 
 impl QueueRequests {
-    /// Those of a queue with these parameters, which `metrics` observe.
+    /// The requests of a queue with these parameters, which `metrics` observe.
     fn new(
         shared: &BatcherShared,
         limit: &ModelLimit,

@@ -64,8 +64,8 @@ struct PoolQueueState {
 /// How soon a thread is started that could not be started.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
-/// A batch is chosen from so many requests that wait, each of which counts once, and once for each of its inputs: others
-/// wait for the queue meanwhile.
+/// The most waiting requests that a batch is chosen from, where each counts once, and once for each of its inputs:
+/// others wait for the queue meanwhile.
 const MOST_COMPARED: usize = 8 << 10;
 
 impl PoolQueue {
@@ -371,7 +371,7 @@ impl PoolQueueState {
     }
 }
 
-/// The error of a request that a full queue with so many rows refuses.
+/// The error of a request that is refused because the queue is full with `rows` rows.
 fn full(inner: &QueueInner, rows: usize) -> Error {
     let most = inner.config.max_enqueued_batches;
     let size = inner.config.execution_size();
@@ -495,12 +495,12 @@ fn next_batch(pool: &Pool, inner: &Arc<QueueInner>, now: Instant) -> Option<Vec<
     (!batch.is_empty()).then_some(batch)
 }
 
-/// Requests of a queue.
+/// What is taken out of a queue for its next batch.
 #[derive(Default)]
 struct Chosen {
-    /// Those of the next batch.
+    /// The requests of the next batch.
     batch: Vec<TaskKey>,
-    /// Those before and between them whose clients have disconnected or whose deadline has passed.
+    /// The requests before and between them whose clients have disconnected or whose deadline has passed.
     unwanted: Vec<TaskKey>,
 }
 

@@ -11,7 +11,7 @@ use tensorserve_tensor::priority::Priority;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now,
-    /// It may grow until then.
+    /// At this time at the latest: until then the batch may grow.
     At(Instant),
     /// When one of the version's runs that take too long has ended.
     Held,

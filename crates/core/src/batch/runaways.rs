@@ -14,7 +14,7 @@ use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
-/// So many runs of a version that are given up make it refuse requests, or as many as may be overdue, if those are
+/// With this many runs that are given up a version refuses requests, or with as many as may be overdue, if those are
 /// fewer.
 const MOST_GIVEN_UP: usize = 4;
 
@@ -29,11 +29,11 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 pub struct Runaways {
     /// The model and the version, for messages.
     version: String,
-    /// While so many runs are overdue, no further one begins.
+    /// With this many overdue runs no further one begins.
     most: usize,
     /// Runs whose threads are replaced by others meanwhile.
     overdue: AtomicUsize,
-    /// Those of them, and runs outside of the queues, whose deadline is over, and which do not end.
+    /// Runs, also outside of the queues, whose deadline is over, and which do not end.
     given_up: AtomicUsize,
 }
 
@@ -46,7 +46,7 @@ impl Runaways {
         Runaways { version, most, overdue, given_up }
     }
 
-    /// So many runs that are given up make it refuse requests.
+    /// With this many runs that are given up the version refuses requests.
     fn most_given_up(&self) -> usize {
         self.most.min(MOST_GIVEN_UP)
     }

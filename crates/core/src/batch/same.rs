@@ -8,11 +8,11 @@ use tensorserve_tensor::{DType, Tensor};
 /// that output. Integers, booleans, complex numbers and strings must be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tolerance {
-    /// Those of one request, alone and in a batch: kernels add up in another order for another
+    /// Outputs of one request, alone and in a batch: kernels add up in another order for another
     /// number of rows. Some tens of units in the last place; for 2-byte floats, which are mostly
     /// computed as floats of 4 bytes and rounded at the end, five.
     Batches,
-    /// Those of two versions of a model.
+    /// Outputs of two versions of a model.
     Versions,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct BatchTask {
 }
 
 impl BatchTask {
-    /// The same request with other inputs.
+    /// This request with other inputs.
     pub(super) fn with_inputs(&self, inputs: Vec<Tensor>, rows: usize) -> Self {
         let BatchTask { deadline, queued, priority, ref trace, .. } = *self;
         BatchTask { inputs, rows, deadline, queued, priority, trace: trace.clone() }
@@ -42,7 +42,7 @@ pub(super) struct WaitingTask {
 pub(super) enum TaskMessage {
     /// Its response.
     Done(Result<BatchOutput>),
-    /// It becomes the lane's leader: it runs the next batch, which includes itself.
+    /// The task becomes the lane's leader: it runs the next batch, which includes itself.
     Lead(BatchTask),
 }
 

@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// Batches of so many rows, in a queue that is never full.
+/// Batches of `rows` rows, in a queue that is never full.
 fn batches(rows: usize) -> BatchConfig {
     BatchConfig {
         mode: BatchMode::On,
@@ -72,7 +72,7 @@ fn batches(rows: usize) -> BatchConfig {
     }
 }
 
-/// One row of so many columns.
+/// One row of `columns` columns.
 fn row(columns: usize) -> Vec<Tensor> {
     let mut values = aligned_vec::<f32>(0);
     (0..columns).for_each(|_| values.push(1.0));

@@ -23,7 +23,7 @@ pub struct SignatureTraits {
 }
 
 impl SignatureTraits {
-    /// Those of `signature`.
+    /// The traits of `signature`.
     #[must_use]
     pub fn of(signature: &Signature) -> Self {
         SignatureTraits {

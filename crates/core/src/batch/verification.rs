@@ -156,7 +156,7 @@ impl BatchVerification {
         self.joins.load(Relaxed)
     }
 
-    /// The same with the reason.
+    /// Whether requests are batched, and why.
     pub(super) fn joining(&self, traits: &SignatureTraits) -> Joining {
         let why = self.refuted.get().cloned().unwrap_or_else(|| self.ground.why(traits));
         Joining { joins: self.may_join() && self.ground != Ground::Alone, why }

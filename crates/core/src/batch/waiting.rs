@@ -19,7 +19,7 @@ pub(super) struct TaskKey {
 /// Requests that wait.
 #[derive(Default)]
 pub(super) struct WaitingRequests {
-    /// Those of each priority, the highest first, in the order of their arrival.
+    /// The requests of each priority, the highest first, in the order of their arrival.
     levels: [Level; 3],
     /// Requests that have come.
     entered: u64,

@@ -111,7 +111,7 @@ pub struct InferenceCall {
 }
 
 impl InferenceCall {
-    /// The same with an earlier deadline, if `timeout` after its start is earlier.
+    /// This call with an earlier deadline, if `timeout` after its start is earlier.
     #[must_use]
     pub fn within(self, timeout: Option<Duration>) -> Self {
         let end = timeout.and_then(|timeout| self.start.checked_add(timeout));

@@ -48,7 +48,7 @@ impl ShadowRequest {
         ShadowRequest { shadow, runs }
     }
 
-    /// The same with the outputs that `version` has given for each run.
+    /// This request with the outputs that `version` has given for each run.
     pub(super) fn with(
         self,
         version: &Servable,
@@ -63,7 +63,7 @@ impl ShadowRequest {
 pub(super) struct AnsweredRequest {
     shadow: ShadowHandle,
     runs: SmallVec<[ShadowRun; 1]>,
-    /// Those of the version that has answered.
+    /// The signatures of the version that has answered.
     signatures: Arc<[Signature]>,
     answers: SmallVec<[Vec<Tensor>; 1]>,
 }

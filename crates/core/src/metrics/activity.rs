@@ -40,7 +40,7 @@ impl Activity {
         self.state.fetch_add(1_u64.wrapping_sub(self.shifted_micros(at)), Relaxed);
     }
 
-    /// It ended.
+    /// A run ended.
     pub(super) fn end(&self, at: Instant) {
         self.state.fetch_add(self.shifted_micros(at).wrapping_sub(1), Relaxed);
     }

@@ -27,7 +27,7 @@ struct Exemplar {
 pub(super) struct Exemplars(OnceLock<Mutex<Vec<Option<Exemplar>>>>);
 
 impl Exemplars {
-    /// Makes a request the exemplar of the bucket with this number, of so many.
+    /// Makes a request the exemplar of the bucket number `bucket` of `buckets`.
     pub(super) fn set(&self, bucket: usize, buckets: usize, value: f64, trace: TraceId) {
         let all = self.0.get_or_init(|| Mutex::new(vec![None; buckets]));
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);

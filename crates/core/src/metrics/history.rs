@@ -159,7 +159,7 @@ impl Metrics {
         points
     }
 
-    /// The same for one model, in points of [`Metrics::model_step`] seconds.
+    /// The last fifteen minutes of one model, in points of [`Metrics::model_step`] seconds.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn past_of(&self, model: &str) -> Vec<HistoryPoint> {

@@ -110,7 +110,7 @@ struct LogLabels {
 /// The result of logging a sampled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
-    /// It is written to the file.
+    /// The request is written to the file.
     Written,
     /// The queue of the request log was full.
     Dropped,

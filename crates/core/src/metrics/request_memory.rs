@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use tensorserve_tensor::budget::MemoryBudget;
 
-/// They follow the budget: it is read when the metrics are.
+/// Metrics of the memory budget, which is read when the metrics are.
 #[derive(Default)]
 pub(super) struct RequestMemory {
     used: Gauge,

@@ -53,7 +53,7 @@ impl Metrics {
         }
     }
 
-    /// The same of an inference, which has a priority.
+    /// Counts the inference that this error is the response to, also by priority, if it was shed.
     pub(crate) fn count_shed_inference(&self, error: &Error, priority: Priority) {
         self.count_shed(error);
         if error.shed().is_some() {

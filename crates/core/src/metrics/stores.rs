@@ -33,7 +33,7 @@ struct LocationLabels {
     location: String,
 }
 
-/// They follow the stores' reports, which are read when the metrics are. Locations come from the
+/// Metrics of the stores' reports, which are read when the metrics are. Locations come from the
 /// configuration and from operators.
 #[derive(Default)]
 pub(super) struct StoreMetrics {

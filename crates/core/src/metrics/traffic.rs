@@ -51,11 +51,11 @@ impl TrafficMetrics {
 pub(crate) enum ShadowResult {
     /// Its outputs are those of the response.
     Same,
-    /// They are not.
+    /// Its outputs are not those of the response.
     Different,
     /// The shadow version could not run it.
     Failed,
-    /// It was not run, because others were not done.
+    /// The request was not run on the shadow version, because others were not done.
     Dropped,
 }
 

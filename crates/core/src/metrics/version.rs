@@ -68,7 +68,7 @@ impl VersionMetrics {
         &self.observers
     }
 
-    /// Those of signature number `index`.
+    /// The metrics of signature number `index`.
     #[must_use]
     pub fn signature(&self, index: usize) -> Option<&SignatureMetrics> {
         self.signatures.get(index)
@@ -348,7 +348,7 @@ impl SignatureMetrics {
         }
     }
 
-    /// Those of its queue.
+    /// The metrics of the signature's queue.
     #[must_use]
     pub fn queue(&self) -> QueueMetrics {
         self.queue.clone()

@@ -56,7 +56,7 @@ pub(super) fn check(
     Some(platform.check(folder))
 }
 
-/// The same, where it is loaded now, whatever is missing.
+/// Checks the version in `folder` for a load that follows at once.
 ///
 /// # Errors
 /// If it cannot be loaded.
@@ -118,7 +118,7 @@ impl<'a> FilesInUse<'a> {
         let before = FileStates::of(folder);
         if checked != Some(Fingerprint::from(&before)) {
             check_whole(folder, platforms, named)?;
-            // Those that were checked and those that count from now on must be the same.
+            // The files that were checked and those that count from now on must be the same.
             if FileStates::of(folder) != before {
                 let path = folder.display();
                 return Err(Error::unavailable(format!("{path}: its files are still changing")));

@@ -21,7 +21,7 @@ pub(super) fn aspired(there: &BTreeSet<i64>, policy: &VersionPolicy) -> BTreeSet
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VersionSnapshot {
     pub(super) version: i64,
-    /// It should be served.
+    /// The version should be served.
     pub(super) aspired: bool,
     pub(super) phase: Phase,
     /// What it takes in memory once it is loaded, in bytes, by estimate.
@@ -35,21 +35,21 @@ pub(super) enum Phase {
     Unchecked,
     /// Some of its files are missing.
     Incomplete,
-    /// It could be loaded now.
+    /// The version could be loaded now.
     Loadable,
-    /// It is being loaded or warmed up.
+    /// The version is being loaded or warmed up.
     Loading,
-    /// It serves.
+    /// The version serves.
     Ready,
-    /// It gets no new requests, and some are still in flight.
+    /// The version gets no new requests, and some are still in flight.
     Draining,
-    /// It gets no new requests, and none is in flight.
+    /// The version gets no new requests, and none is in flight.
     Drained,
     /// Its memory is being released.
     Unloading,
-    /// It could not be loaded.
+    /// The version could not be loaded.
     Failed,
-    /// It is not in memory any more.
+    /// The version is not in memory any more.
     Unloaded,
 }
 

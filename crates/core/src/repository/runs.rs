@@ -32,7 +32,7 @@ impl Servable {
         Box::pin(self.infer_with(chain, queue, inputs, deadline, priority)).await
     }
 
-    /// The same with pre- and post-processing.
+    /// Runs a request through its queue, between pre- and post-processing.
     async fn infer_with(
         &self,
         chain: &Arc<ProcessingSteps>,
@@ -66,10 +66,10 @@ impl Servable {
         self.with_steps(index, inputs, |inputs| queue.warm_on_record(inputs))
     }
 
-    /// The same for a request that nobody waits for: the run is counted, and ends at `deadline`. Blocks.
+    /// Runs a request that nobody waits for, outside the queue: the run is counted, and ends at `deadline`. Blocks.
     ///
     /// # Errors
-    /// The same.
+    /// Those of the model, and those for inputs of the wrong number or type.
     pub(crate) fn run_aside(
         &self,
         index: usize,

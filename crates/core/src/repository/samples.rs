@@ -10,14 +10,14 @@ use tensorserve_os as os;
 use tensorserve_platform::synthetic_samples;
 use tensorserve_tensor::Signature;
 
-/// The samples of one signature may take so long if its rows are known to be independent: they are a second
-/// look, and a busy machine leaves little to a thread of low priority while a reload waits for it.
+/// The most time for the samples of one signature whose rows are known to be independent: they are a second look, and a
+/// busy machine leaves little to a thread of low priority while a reload waits for it.
 const SECOND_LOOK: Duration = Duration::from_millis(50);
 
-/// The same where only the operator says that rows are independent.
+/// The most time for the samples of one signature whose rows only the operator calls independent.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// Those of all signatures of a version may take so many times as long.
+/// How many times as long the samples of all signatures of a version may take.
 const SIGNATURES: u32 = 4;
 
 /// Runs samples of all signatures whose requests are joined, on a thread of low priority: requests to

@@ -234,8 +234,8 @@ impl VersionLoad<'_> {
 }
 
 impl Servable {
-    /// The same version with new queues, if the batching parameters of `config` differ from the
-    /// present ones. The limit of the model's requests becomes that of `config` in any case.
+    /// This version with new queues, if the batching parameters of `config` differ from the present ones. The limit of
+    /// the model's requests becomes that of `config` in any case.
     ///
     /// # Errors
     /// If the version's own file of batching parameters cannot be read.

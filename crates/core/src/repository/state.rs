@@ -20,19 +20,19 @@ use tensorserve_tensor::error::Error;
 /// versions that are no longer aspired are `Unloaded`.
 #[derive(Debug)]
 pub enum VersionState {
-    /// It exists; the text says what its load waits for.
+    /// The version exists; the text says what its load waits for.
     Found(String),
     /// Its files are being read.
     Loading,
-    /// It is loaded, and its warm-up runs.
+    /// The version is loaded, and its warm-up runs.
     Warming,
-    /// It serves requests.
+    /// The version serves requests.
     Ready,
-    /// It gets no new requests; those in flight finish.
+    /// The version gets no new requests; those in flight finish.
     Draining,
-    /// It is no longer in memory.
+    /// The version is no longer in memory.
     Unloaded,
-    /// It could not be loaded.
+    /// The version could not be loaded.
     Failed(Error),
 }
 

@@ -53,9 +53,9 @@ pub type FolderLease = Arc<dyn Any + Send + Sync>;
 pub enum StoreListing {
     /// Nothing yet; the text says what it waits for.
     Pending(String),
-    /// What it contained when it was last listed.
+    /// What the location contained when it was last listed.
     Tree(Arc<dyn StoreTree>),
-    /// It could not be listed.
+    /// The location could not be listed.
     Failed(Error),
 }
 
@@ -71,13 +71,13 @@ pub trait StoreTree: Send + Sync {
 /// Whether a directory is here.
 #[derive(Debug)]
 pub enum StoreFetch {
-    /// It comes from no store.
+    /// The directory comes from no store.
     Local,
-    /// All of it was fetched and verified.
+    /// The whole directory was fetched and verified.
     Whole,
-    /// It is being fetched; the text says how far it is.
+    /// The directory is being fetched; the text says how far it is.
     Pending(String),
-    /// It could not be fetched; that is tried again.
+    /// The directory could not be fetched; that is tried again.
     Failed(Error),
 }
 

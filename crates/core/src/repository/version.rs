@@ -15,7 +15,7 @@ use tensorserve_tensor::error::Error;
 
 pub(super) struct Version {
     pub(super) folder: PathBuf,
-    /// It should be served.
+    /// The version should be served.
     pub(super) aspired: bool,
     pub(super) state: VersionState,
     /// Since when it is in that state.
@@ -40,7 +40,7 @@ pub(super) struct Version {
 /// What a check of a version's files found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileCheck {
-    /// They were not checked yet, or are still changing.
+    /// The files were not checked yet, or are still changing.
     Pending,
     /// Some are missing or broken.
     Incomplete,

@@ -35,8 +35,8 @@ pub(super) enum Origin {
     Source,
     /// A request has loaded it, or is loading it.
     Request,
-    /// It is not there any more. Versions of it may still be in memory, and what is remembered of
-    /// it serves its next load.
+    /// The model is not there any more. Versions of it may still be in memory, and what is remembered of it serves its
+    /// next load.
     Removed,
 }
 
@@ -106,7 +106,7 @@ impl ModelEntry {
         if !self.is_configured() || self.source != source {
             return self.begin_incarnation(Origin::Source, source, config);
         }
-        // These are published with the versions.
+        // Labels, the log and traffic are published with the versions.
         self.must_publish |= self.config.labels != config.labels || self.config.log != config.log;
         self.must_publish |= self.config.traffic != config.traffic;
         self.config = config;

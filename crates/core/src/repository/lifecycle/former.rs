@@ -19,11 +19,11 @@ struct FormerVersion {
 
 /// What still happens to a version of an earlier incarnation.
 pub(super) enum FormerStage {
-    /// It is being loaded, and will be unloaded without having served.
+    /// The version is being loaded, and will be unloaded without having served.
     Loading,
-    /// It serves until the present incarnation has a ready version: a predecessor.
+    /// The version serves until the present incarnation has a ready version: a predecessor.
     Serving(Arc<Servable>),
-    /// It gets no new requests; those in flight finish.
+    /// The version gets no new requests; those in flight finish.
     Draining(Arc<Servable>),
     /// Its memory is being released.
     Unloading,
@@ -48,12 +48,12 @@ impl FormerVersions {
         self.0.push(FormerVersion { key, bytes, stage });
     }
 
-    /// What decides about the next step of each.
+    /// What decides about the next step of each version.
     pub(super) fn snapshots(&self) -> impl Iterator<Item = VersionSnapshot> {
         self.0.iter().map(FormerVersion::snapshot)
     }
 
-    /// Those that serve until the present incarnation can.
+    /// The versions that serve until the present incarnation can.
     pub(super) fn predecessors(&self) -> impl Iterator<Item = &Arc<Servable>> {
         self.0.iter().filter_map(|former| match &former.stage {
             FormerStage::Serving(servable) => Some(servable),

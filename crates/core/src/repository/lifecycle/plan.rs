@@ -79,7 +79,7 @@ pub(super) struct NoRoom {
     /// What versions take that will stay in memory.
     pub(super) staying: u64,
     pub(super) limit: u64,
-    /// It would fit if the model's other versions were unloaded first.
+    /// The version would fit if the model's other versions were unloaded first.
     pub(super) fits_alone: bool,
 }
 

@@ -30,18 +30,18 @@ pub(super) struct Discovered<'a> {
 /// What a scan means for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reconciliation {
-    /// It stays as it is.
+    /// The model stays as it is.
     Keep,
-    /// It stays as it is: the source has a model of the name of one that a request has loaded.
+    /// The model stays as it is: a request has loaded it, and a source has one of the same name.
     KeepRequested,
-    /// No source has it any more.
+    /// No source has the model any more.
     Withdraw,
-    /// It takes over its settings; its versions stay as they are.
+    /// The model takes over the source's settings; its versions stay as they are.
     AdoptSettings,
-    /// The same, because its directory was emptied. That looks like a mistake, or like storage that
-    /// went away.
+    /// The model takes over the source's settings; its versions stay, although its directory was
+    /// emptied: that looks like a mistake, or like storage that went away.
     AdoptSettingsOfEmptied,
-    /// It takes over its settings and versions, and where they come from.
+    /// The model takes over the source's settings and versions, and where they come from.
     Adopt,
 }
 

@@ -19,13 +19,13 @@ use crate::repository::version::Version;
 /// The configured sources.
 pub(super) struct Sources {
     configured: Vec<SourceConfig>,
-    /// Those that cannot be used, by path, and why.
+    /// The sources that cannot be used, by path, and why.
     problems: BTreeMap<String, String>,
-    /// When they are scanned, and files are checked.
+    /// When sources are scanned, and files are checked.
     pub(super) schedule: ScanSchedule,
-    /// They have been scanned since the server started.
+    /// The sources have been scanned since the server started.
     has_been_scanned: bool,
-    /// The request that has replaced them.
+    /// The request that has replaced the sources.
     replacement: Option<Replacement>,
 }
 
@@ -90,7 +90,7 @@ impl Sources {
         self.replacement.take().map(|replacement| replacement.completion)
     }
 
-    /// Those that cannot be used, by path, and why.
+    /// The sources that cannot be used, by path, and why.
     pub(super) fn problems(&self) -> &BTreeMap<String, String> {
         &self.problems
     }
@@ -136,7 +136,7 @@ impl Sources {
 fn serves(models: &ModelEntries, path: &Path) -> bool {
     let configured = models.values().filter(|entry| entry.is_configured());
     configured.into_iter().any(|entry| {
-        // Those from a store are loaded from the cache.
+        // Versions from a store are loaded from the cache.
         let is_from = |version: &Version| {
             version.folder.starts_with(path) || (is_store_url(path) && entry.source == path)
         };

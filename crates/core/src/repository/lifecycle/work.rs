@@ -30,8 +30,8 @@ pub(super) struct LoadThreads {
 #[derive(Default)]
 struct Turns {
     running: BTreeMap<VersionKey, Instant>,
-    /// Those that have taken longer than a turn may. They hang, as far as one can tell: others go on without
-    /// them.
+    /// Loads and unloads that have taken longer than a turn may. They hang, as far as one can tell: others go on
+    /// without them.
     late: BTreeSet<VersionKey>,
 }
 
@@ -215,7 +215,7 @@ mod tests {
         assert!(!turns.has_free(now, 2, longest) && turns.has_free(now, 3, longest));
         let later = now + longest;
         assert!(turns.has_free(later, 2, longest));
-        // Those that begin now have turns of their own.
+        // Loads that begin now have turns of their own.
         turns.running.insert(key(3), later);
         turns.running.insert(key(4), later);
         assert!(!turns.has_free(later, 2, longest));

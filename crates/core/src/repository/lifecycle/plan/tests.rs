@@ -39,7 +39,7 @@ fn frugal(aspired: Versions, others: Versions) -> ModelSnapshot {
     ModelSnapshot { transition, ..model(aspired, others) }
 }
 
-/// The same with versions of earlier incarnations.
+/// `model` with versions of earlier incarnations.
 fn after(former: Versions, model: ModelSnapshot) -> ModelSnapshot {
     ModelSnapshot { former: snapshots(former, false).collect(), ..model }
 }
