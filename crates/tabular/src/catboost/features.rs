@@ -101,7 +101,7 @@ impl Binarizer {
             add_splits(&mut splits, &mut columns, feature.borders.len())?;
             let ctr = CompiledCtr::new(feature, &tables)?;
             let binned = BinnedCtr { ctr, borders: feature.borders.clone(), first };
-            // Those of one combination mostly follow each other.
+            // Counters of one combination mostly follow each other.
             let known =
                 bases.last().is_some_and(|last| last.combination == feature.base.combination);
             match combinations.last_mut().filter(|_| known) {

@@ -133,7 +133,7 @@ impl ExtendedIsolationForest {
     }
 }
 
-/// The mean path of an unsuccessful search in a binary tree of so many rows.
+/// The mean path of an unsuccessful search in a binary tree of `rows` rows.
 fn mean_path(rows: f64) -> f64 {
     if rows < 2.0 {
         return 0.0;

@@ -70,7 +70,7 @@ pub(super) enum OutputValue {
     Number(usize),
     /// The calibrated probability of the first (0) or second class.
     Calibrated(usize),
-    /// Numbers from this index on, so many.
+    /// Numbers: the index of the first, and how many.
     Numbers(usize, usize),
 }
 

@@ -82,7 +82,7 @@ impl<'d> PmmlBuilder<'d> {
                 needs_confidence |= element.attribute("feature") == Some("confidence");
             }
             match element.name() {
-                // These declare names; all other elements refer to them.
+                // Elements that declare names; all others refer to them.
                 "DataField" | "DerivedField" | "OutputField" => {
                     referenced.extend(element.attribute("targetField"));
                 }

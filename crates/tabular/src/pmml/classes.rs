@@ -42,7 +42,7 @@ impl TargetClasses {
         index.ok_or_else(|| element.damaged(format!("{name:?} is not a class of the target")))
     }
 
-    /// The same classes, with probabilities elsewhere in the row.
+    /// These classes, with probabilities elsewhere in the row.
     pub(super) fn with_own_slots(
         &self,
         builder: &mut PmmlBuilder,

@@ -33,9 +33,9 @@ pub(super) struct MiningModel {
 
 /// The classes of a model of segments.
 struct SegmentClasses {
-    /// Those of the whole model.
+    /// The classes of the whole model.
     own: TargetClasses,
-    /// Those that segments with the same target share.
+    /// The classes that segments with the same target share.
     inner: TargetClasses,
 }
 
@@ -102,7 +102,7 @@ impl MultipleModelMethod {
 /// The effect of a segment without a prediction: `missingPredictionTreatment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingPredictionTreatment {
-    /// It votes for no prediction; a sum or a mean is missing.
+    /// The segment votes for no prediction; a sum or a mean is missing.
     Continue,
     SkipSegment,
     /// The whole model has no prediction.

@@ -83,7 +83,7 @@ enum NextNode<'t> {
     Child(&'t PmmlNode),
     /// The walk ends here.
     Here,
-    /// It goes on at all children from this one on that are not false.
+    /// The walk goes on at all children from this one on that are not false.
     Several(usize),
     NoPrediction,
 }

@@ -83,7 +83,7 @@ impl<'d> XmlElement<'d> {
         self.child(name).ok_or_else(|| self.damaged(format!("has no <{name}>")))
     }
 
-    /// It and all elements within it, in document order.
+    /// This element and all within it, in document order.
     pub(super) fn descendants(self) -> impl Iterator<Item = XmlElement<'d>> {
         let elements = self.0.descendants().filter(|node| node.node_type() == NodeType::Element);
         elements.map(XmlElement)

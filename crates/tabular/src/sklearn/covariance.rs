@@ -72,7 +72,7 @@ fn squared_distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl Covariance {
-    /// Reads the kernel of rows with so many features.
+    /// Reads the kernel of rows with `features` features.
     pub(super) fn read(kernel: &Estimator, features: usize) -> Result<Self> {
         Covariance::read_part(kernel, features, &mut 0)
     }

@@ -86,9 +86,9 @@ impl PairFunction for Metric {
 /// Which training rows are taken into account.
 #[derive(Clone, Copy)]
 enum Selection {
-    /// So many, those that are nearest.
+    /// This many rows, those that are nearest.
     Nearest(usize),
-    /// Those that are not farther than this.
+    /// The rows that are not farther than this.
     Within(f64),
 }
 

@@ -18,7 +18,7 @@ struct OneHotColumn {
     categories: Categories,
     /// For each category, the column of the output; [`NOWHERE`] for one that was dropped.
     places: Vec<u32>,
-    /// The same for other values; `None` if these are refused.
+    /// The column of the output for other values; `None` if these are refused.
     unknown: Option<u32>,
 }
 

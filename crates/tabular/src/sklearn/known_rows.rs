@@ -14,7 +14,7 @@ pub(super) trait PairFunction {
 
 /// The rows of a training.
 pub(super) enum KnownRows {
-    /// One row of so many features after the other.
+    /// One row of this many features after the other.
     Dense(Vec<f64>, usize),
     Sparse(SparseMatrix),
 }

@@ -67,7 +67,7 @@ impl LegacyOneHot {
         })
     }
 
-    /// Gives the encoder `columns` columns, if it can take so many.
+    /// Gives the encoder `columns` columns, if it can take that many.
     fn set_columns(&mut self, columns: usize) {
         let mut is_selected = vec![false; columns];
         for index in &self.selected {

@@ -124,7 +124,7 @@ pub(super) fn regressor(estimator: &Estimator) -> Result<Predictor> {
 /// How the decision function becomes probabilities.
 #[derive(Clone, Copy, PartialEq)]
 enum ProbabilityMethod {
-    /// It does not: the largest value determines the class.
+    /// The decision function becomes no probabilities: its largest value determines the class.
     None,
     /// The logistic function of each value, normalised to a sum of 1.
     OneVsRest,

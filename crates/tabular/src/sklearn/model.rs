@@ -63,7 +63,7 @@ pub(super) trait Transformer: Send + Sync {
     fn is_open(&self) -> bool {
         false
     }
-    /// Makes so many columns, if it is open and can.
+    /// Sets the number of columns that it makes, if that is open and it can make them.
     fn set_output(&mut self, _columns: usize) {}
     /// Writes the new features of each row to `to`.
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()>;
@@ -92,9 +92,9 @@ pub(super) trait Regressor: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decisions {
     None,
-    /// It has in scikit-learn, and not here.
+    /// The classifier has it in scikit-learn; it is not supported here.
     Unsupported,
-    /// It writes so many values for a row: one for two classes.
+    /// The classifier writes this many values for a row: one for two classes.
     Columns(usize),
 }
 
@@ -208,7 +208,7 @@ impl ClassScores {
         matches!(self, ClassScores::LogProbabilities | ClassScores::HiddenLogProbabilities)
     }
 
-    /// The same scores, of which scikit-learn does not offer the logarithms.
+    /// These scores, of which scikit-learn does not offer the logarithms.
     pub(super) fn without_logs(self) -> Self {
         match (self == ClassScores::None, self.are_logs()) {
             (true, _) => ClassScores::None,
@@ -223,7 +223,7 @@ pub(super) enum Predictor {
     Regressor(Box<dyn Regressor>),
     Classifier(LabelledClassifier),
     MultiClassifier(Box<dyn MultiClassifier>),
-    /// Returns its features, so many: the last step of a model is a transformer.
+    /// Returns this many features: the last step of a model is a transformer.
     Features(usize),
 }
 
@@ -247,7 +247,7 @@ impl Predictor {
         Predictor::Classifier(LabelledClassifier { model: Box::new(model), labels, scores })
     }
 
-    /// The same predictor, of whose scores scikit-learn offers none.
+    /// This predictor, of whose scores scikit-learn offers none.
     pub(super) fn without_scores(mut self) -> Self {
         if let Predictor::Classifier(classifier) = &mut self {
             classifier.scores = ClassScores::None;
@@ -515,13 +515,13 @@ pub(super) struct Features {
 
 /// Features in memory.
 pub(super) enum FeatureValues {
-    /// Dense rows of so many columns.
+    /// Dense rows of this many columns.
     Dense(Vec<f64>, usize),
     Sparse(SparseMatrix),
 }
 
 impl Features {
-    /// These features instead of those of `rows`.
+    /// `rows` with these features in place of their own.
     pub(super) fn rows<'a>(&'a self, rows: FeatureRows<'a>) -> FeatureRows<'a> {
         let zeros_are_absent = self.zeros_are_absent;
         let rows = FeatureRows { zeros_are_absent, ..rows };

@@ -136,7 +136,7 @@ impl BinaryMembers {
         Ok(out)
     }
 
-    /// The classes of a code book of so many rows, one for each class.
+    /// For each row, the class whose row of the code book is nearest.
     fn nearest_code(&self, codes: &[f64], rows: FeatureRows, classes: &mut [usize]) -> Result<()> {
         let width = self.all.len();
         let values = self.values(rows)?;

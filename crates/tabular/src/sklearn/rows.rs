@@ -34,12 +34,12 @@ impl<'a> FeatureRows<'a> {
         }
     }
 
-    /// These dense values instead.
+    /// These rows with other, dense values.
     pub(super) fn with_dense(self, values: &'a [f64], columns: usize) -> Self {
         FeatureRows { values, columns, sparse: None, ..self }
     }
 
-    /// These sparse values instead.
+    /// These rows with other, sparse values.
     pub(super) fn with_sparse(self, matrix: &'a SparseMatrix) -> Self {
         FeatureRows { values: &[], columns: matrix.columns(), sparse: Some(matrix), ..self }
     }

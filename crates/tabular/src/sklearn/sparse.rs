@@ -104,7 +104,7 @@ impl SparseMatrix {
         (0..self.len()).map(|row| self.row(row))
     }
 
-    /// The same entries, each value replaced by `map` of its column and value.
+    /// This matrix, each value of an entry replaced by `map` of its column and value.
     pub(super) fn mapped(&self, map: impl Fn(usize, f64) -> f64) -> Self {
         let entries =
             self.entries.iter().map(|(column, value)| (*column, map(*column as usize, *value)));

@@ -15,7 +15,7 @@ pub(crate) struct EmbeddedBooster(XgboostModel);
 /// How a sum becomes a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmbeddedTransform {
-    /// It is the prediction.
+    /// The sum is the prediction.
     None,
     Sigmoid,
     Exponential,

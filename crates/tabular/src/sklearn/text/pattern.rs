@@ -21,7 +21,7 @@ const SPACE: char = '\u{2003}';
 
 /// What is a word.
 pub(super) enum TokenPattern {
-    /// The longest sequences of at least so many characters of words.
+    /// The longest sequences of at least `least` characters of words.
     Words { least: usize },
     /// What a regular expression matches.
     Expression(PythonRegex),
@@ -52,8 +52,8 @@ impl TokenPattern {
     }
 }
 
-/// The number of characters of the shortest word, if `pattern` matches words of at least so many: the
-/// default `(?u)\b\w\w+\b`, `\w+` and the like.
+/// The number of characters of the shortest word, if `pattern` matches all words of a least length: the default
+/// `(?u)\b\w\w+\b`, `\w+` and the like.
 fn least_word(pattern: &str) -> Option<usize> {
     let rest = pattern.strip_prefix("(?u)").unwrap_or(pattern);
     let rest = rest.strip_prefix(r"\b").unwrap_or(rest);

@@ -17,7 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 enum TermColumns {
     /// The columns of the terms that are known. Others are not counted.
     Vocabulary(HashMap<Box<str>, u32>),
-    /// One of so many, by the hash of the term, which also determines the sign.
+    /// One of `count` columns, by the hash of the term, which also determines the sign.
     Hashed { count: u32, alternates_sign: bool },
 }
 
