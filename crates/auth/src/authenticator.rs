@@ -43,7 +43,7 @@ impl AuthenticatorInner {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthError {
-    /// It has no credentials.
+    /// The request has no credentials.
     Missing,
     /// The credentials are malformed.
     Malformed,

@@ -117,7 +117,7 @@ impl Identity {
         Identity { name: Some(name.into()), roles, priority }
     }
 
-    /// The same with other priorities.
+    /// This user or key with other priorities.
     #[must_use]
     pub fn with_priority(self, priority: PriorityGrant) -> Self {
         Identity { priority, ..self }

@@ -27,7 +27,7 @@ pub(super) struct InputSteps {
 
 /// How the values of a request become numbers.
 enum InputConversion {
-    /// They are numbers.
+    /// The values are numbers.
     Numbers,
     Image(Box<ImageStep>),
     Tokens(Box<TokenStep>),

@@ -176,7 +176,7 @@ impl ProcessingSteps {
         self.preprocess_in_turns(inputs, &mut || Ok(()))
     }
 
-    /// The same; calls `between` before each image, so that other requests get their turn.
+    /// As [`ProcessingSteps::preprocess`]; calls `between` before each image, so that other requests get their turn.
     ///
     /// # Errors
     /// Those of [`ProcessingSteps::preprocess`] and of `between`.

@@ -458,7 +458,7 @@ fn nothing_is_decoded_of_too_many_pixels() {
         let text = format!("has {width} x {height} pixels; at most 50000000 are allowed");
         assert!(error.message().contains(&text), "{error}");
     }
-    // The same for a JPEG, whose frame header has the size.
+    // A JPEG of too many pixels is refused, too: its frame header has the size.
     let jpeg = STANDARD.decode(cases("jpeg")[0]["file"].as_str().expect("text")).expect("base64");
     let at = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     let mut large = jpeg;

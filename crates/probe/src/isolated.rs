@@ -217,7 +217,7 @@ struct Isolated {
 
 enum State {
     Running(Arc<ModelProcess>),
-    /// It is being started again.
+    /// The process is being started again.
     Ended {
         how: String,
         /// Why the last attempt has failed.

@@ -68,10 +68,10 @@ pub struct ProbeConfig {
     pub gpu: bool,
 }
 
-/// The same platforms, which probe each version before they load it, and run isolated models in
-/// processes of their own. Call it before the process starts threads, and after the libraries that are
-/// needed soon are open. Where a process cannot be forked, versions are loaded without a probe, isolated
-/// models are not loaded, and the log has the reason.
+/// The platforms `inner`, which probe each version before they load it, and run isolated models in processes of their
+/// own. Call it before the process starts threads, and after the libraries that are needed soon are open. Where a
+/// process cannot be forked, versions are loaded without a probe, isolated models are not loaded, and the log has the
+/// reason.
 ///
 /// If the forked process ends, this program is started anew with the argument [`HOST_COMMAND`], for which it has to call
 /// [`run_host`]; that creates the platforms from `settings`.

@@ -42,13 +42,13 @@ impl ProbeRequest {
 /// The progress of a child, a line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    /// It begins to load the version.
+    /// The child begins to load the version.
     Loading,
-    /// It begins to run this signature on synthetic inputs of the declared shapes.
+    /// The child begins to run this signature on synthetic inputs of the declared shapes.
     Running(String),
     /// All signatures have run.
     Ran,
-    /// It begins to run a signature on another shape: which one, in words.
+    /// The child begins to run a signature on another shape: which one, in words.
     Trying(String),
     /// All trials are over, or the time for them is.
     Tried,
@@ -75,15 +75,15 @@ impl Progress {
 /// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ProbeOutcome {
-    /// It can be loaded. The text describes the input for which its process ended, if there was one.
+    /// The version can be loaded. The text describes the input for which its process ended, if there was one.
     Passed { ended_by: Option<String> },
-    /// It cannot be loaded, and says so itself.
+    /// The version cannot be loaded, and says so itself.
     Refused,
-    /// It needs more memory than there is.
+    /// The version needs more memory than there is.
     OutOfMemory(String),
-    /// It cannot serve, because its files lack values.
+    /// The version cannot serve, because its files lack values.
     Unset(String),
-    /// It crashed or took too long.
+    /// The version crashed or took too long.
     Failed(String),
 }
 

@@ -25,10 +25,10 @@ pub(crate) struct LinkState {
 #[derive(Default)]
 pub(crate) enum Host {
     Running(Arc<UnixDatagram>),
-    /// It is being started, or started again.
+    /// The host is being started, or started again.
     #[default]
     Starting,
-    /// It cannot be started again, for this reason. That is tried further.
+    /// The host cannot be started again, for this reason. Further attempts follow.
     Lost(String),
 }
 

@@ -34,7 +34,7 @@ pub use self::tensors::*;
 /// The descriptors of TensorFlow's and TensorFlow Serving's files, as an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Those of the Open Inference Protocol's.
+/// The descriptors of the Open Inference Protocol's files, as an encoded `FileDescriptorSet`.
 pub const OPEN_INFERENCE_DESCRIPTORS: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));
 

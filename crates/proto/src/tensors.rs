@@ -18,7 +18,8 @@ use crate::tensorflow::{TensorProto, TensorShapeProto};
 /// a message of the default size could have contained.
 const MAX_REPEATED_BYTES: usize = 64 << 20;
 
-/// The same for strings, which take more memory than their bytes.
+/// The most bytes of strings that are missing in a message, each of which counts as one at least: a string takes more
+/// memory than its bytes.
 const MAX_REPEATED_STRINGS: usize = 1 << 24;
 
 /// Reads a `TensorProto`: `tensor_content` if set, else the typed `*_val` field. Missing values

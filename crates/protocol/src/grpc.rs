@@ -17,8 +17,8 @@ pub struct GrpcServices {
     pub services: RoutesBuilder,
     /// Every method, as `/package.Service/Method`, with the permission that it requires.
     pub methods: Vec<(&'static str, Permission)>,
-    /// Those of them whose clients send streams of messages. Their handlers enter a budget for each
-    /// message before they wait for it.
+    /// The methods whose clients send streams of messages. Their handlers enter a budget for each message before they
+    /// wait for it.
     pub streams: Vec<&'static str>,
     /// Their encoded `FileDescriptorSet`s, for reflection.
     pub descriptors: Vec<&'static [u8]>,

@@ -72,21 +72,21 @@ impl Reply {
         reply
     }
 
-    /// The same response with one more header, `name` in lower case.
+    /// This response with one more header, `name` in lower case.
     #[must_use]
     pub fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// The same response with another status.
+    /// This response with another status.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// The same response with the timing of its inference.
+    /// This response with the timing of its inference.
     #[must_use]
     pub fn with_timing(mut self, timing: Option<RunTiming>) -> Self {
         self.timing = timing;

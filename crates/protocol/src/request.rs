@@ -106,7 +106,7 @@ impl<'a> PathParams<'a> {
         self.0.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| *value)
     }
 
-    /// The same, percent-decoded.
+    /// The value of `{name}`, percent-decoded.
     #[must_use]
     pub fn decoded(&self, name: &str) -> String {
         percent_decoded(self.raw(name))

@@ -145,9 +145,9 @@ pub struct Route {
 /// The reference servers whose setting for pages of other origins (CORS) applies to a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorsScope {
-    /// It is part of TensorFlow Serving's REST API.
+    /// The route is part of TensorFlow Serving's REST API.
     pub rest_api: bool,
-    /// It is one of Simple TensorFlow Serving's routes.
+    /// The route is one of Simple TensorFlow Serving's.
     pub simple: bool,
 }
 
@@ -188,9 +188,9 @@ pub struct Operation {
     pub errors: &'static [u16],
     /// What OpenAPI has beyond that.
     pub members: Option<Value>,
-    /// The same for the path of one model.
+    /// The description of the route with the path of one model.
     pub of_model: Option<DescribeModel>,
-    /// It is an alias for clients of a reference server and left out of descriptions.
+    /// The route is an alias for clients of a reference server and left out of descriptions.
     pub hidden: bool,
 }
 

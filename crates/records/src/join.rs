@@ -135,8 +135,8 @@ impl Shaping {
         Ok(Shaping { input_filter, join, output_filter, key: None, format })
     }
 
-    /// The same shaping with this part of the record beside each prediction:
-    /// `{"key": …, "output": …}`, or `key,prediction` in CSV. The output filter applies to that.
+    /// This shaping with a part of the record, `key`, beside each prediction: `{"key": …, "output": …}`, or
+    /// `key,prediction` in CSV. The output filter applies to that.
     ///
     /// # Errors
     /// [`Error::invalid`] if predictions are joined with whole records already, or if the key is

@@ -44,7 +44,7 @@ enum Place {
     Length { is_name: bool },
     /// The rest of that length.
     LongLength { is_name: bool, is_huffman: bool, length: usize, shift: u32 },
-    /// A name, of which so many bytes are left.
+    /// A name, of which `left` bytes are not read yet.
     Name { left: usize, matched: Option<usize> },
     /// A value.
     Value { left: usize, huffman: Option<HuffmanFilter> },

@@ -85,7 +85,7 @@ impl<'a> BodyLimits<'a> {
         BodyLimits { bytes, time, arrival: None }
     }
 
-    /// Those of a body that this listener receives over a connection with this progress.
+    /// These limits for a body that this listener receives over a connection with this progress.
     pub(super) fn over(
         self,
         activity: &'a ListenerActivity,
@@ -352,8 +352,8 @@ fn buffer(capacity: usize, tensors_at: usize) -> Result<BytesMut, Error> {
 /// A smaller body is copied in less time than it takes to think about it.
 const WORTH_ALIGNING: usize = 4 << 10;
 
-/// After so many bytes of a body other connections get their turn, which costs a fraction of a millisecond:
-/// a client on a fast network sends as fast as its body is read.
+/// The bytes of a body after which other connections get their turn, which costs a fraction of a millisecond: a client
+/// on a fast network sends as fast as its body is read.
 const TURN: usize = 256 << 10;
 
 /// By how much the buffer of a body grows to take `chunk` bytes: it doubles, but not beyond the length that the

@@ -28,7 +28,8 @@ use tokio::time::{Sleep, sleep};
 /// long enough for a client that sends requests in a loop on a busy machine.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The same if no connection is open, but one may be established and not accepted yet.
+/// After this long without a request while no connection is open, clients are assumed to send no more: long enough to
+/// accept a connection that is established.
 const QUIET_AND_EMPTY: Duration = Duration::from_millis(150);
 
 const POLL: Duration = Duration::from_millis(5);

@@ -1,8 +1,9 @@
 //! The end of connections whose clients keep making calls that they may not make.
 //!
-//! Such a call is refused, which costs the server more than the client. After many of them on a connection
-//! its client gets a GOAWAY frame: the calls that it has are answered, and it makes no more there. One that goes on is
-//! cut off. The HTTP/2 library cannot do that for one connection, so the frame is put between two of its own.
+//! A call that a client may not make is refused, which costs the server more than the client. After many of them on a
+//! connection its client gets a GOAWAY frame: the calls that it has are answered, and it makes no more there. A client
+//! that goes on is cut off. The HTTP/2 library cannot do that for one connection, so the frame is put between two of
+//! its own.
 //!
 //! Source: RFC 9113, sections 6.8 and 7.
 

@@ -21,7 +21,7 @@ pub(super) struct WatchedFiles {
 }
 
 impl WatchedFiles {
-    /// These files, in their present state. `read` reloads them, and returns a line for the log.
+    /// The files at `paths`, in their present state. `read` reloads them, and returns a line for the log.
     pub(super) fn new(
         paths: Vec<PathBuf>,
         read: impl FnMut() -> Result<String> + Send + 'static,

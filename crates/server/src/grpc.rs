@@ -1,7 +1,7 @@
 //! The gRPC listener: limits, encryption, drain. The services are the protocols'.
 //!
-//! It has its own multi-threaded runtime: the HTTP library's keeps a connection on one thread, and
-//! gRPC clients send all their calls over one connection.
+//! The listener has its own multi-threaded runtime: the HTTP library's keeps a connection on one thread, and gRPC
+//! clients send all their calls over one connection.
 
 use std::future::Future;
 use std::io;

@@ -76,7 +76,7 @@ pub(super) struct TimedBody {
     /// Started when the body is first waited for: most bodies have arrived already, and need no
     /// timer.
     end: Option<Pin<Box<Sleep>>>,
-    /// The same for the pauses of the client while the listener ends.
+    /// The limit of the client's pauses while the listener ends; started when that is first looked at.
     drain: Option<DrainPause>,
 }
 

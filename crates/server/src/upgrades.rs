@@ -25,7 +25,7 @@ pub(super) struct UpgradeFilter {
 enum Place {
     /// The request line; empty lines before it are skipped.
     RequestLine { is_empty: bool },
-    /// The name of a field, of which so many bytes are read, or the empty line behind the last one.
+    /// The name of a field, of which this many bytes are read, or the empty line behind the last one.
     Name(usize),
     /// The value of a field. Another protocol is to be overwritten in it.
     Offer(Offer),
@@ -33,11 +33,11 @@ enum Place {
     Length,
     /// The rest of a line that does not matter.
     Line,
-    /// The payload, of which so many bytes are left.
+    /// The payload, of which this many bytes are left.
     Payload(u64),
     /// The line with the size of a chunk, as far as it is read.
     ChunkSize { size: u64, is_over: bool },
-    /// A chunk and the end of its line, of which so many bytes are left.
+    /// A chunk and the end of its line, of which this many bytes are left.
     Chunk(u64),
     /// Lines behind the last chunk; the last one is empty.
     Trailer { is_empty: bool, ends: bool },

@@ -48,7 +48,7 @@ pub(crate) struct Progress {
     waiting: Mutex<&'static str>,
     began: Instant,
     logged: Mutex<Instant>,
-    /// It was tried before, and its log says so already.
+    /// The download was tried before, and its log says so already.
     is_repeated: bool,
 }
 

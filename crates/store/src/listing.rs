@@ -60,7 +60,7 @@ pub(crate) struct Unit {
     /// The name of its directory or file.
     pub(crate) name: String,
     pub(crate) manifest: Manifest,
-    /// It is one archive, to be unpacked.
+    /// The unit is one archive, to be unpacked.
     pub(crate) is_archive: bool,
 }
 

@@ -40,8 +40,8 @@ impl RedirectRules {
         RedirectRules { host, is_this_machine, is_link_local, plain, proxies: Vec::new() }
     }
 
-    /// The same with the proxies that the environment names. A proxy resolves the names of the hosts that it is asked
-    /// for itself; of the names that are resolved here, its own may have any address.
+    /// These rules with the proxies that the environment names. A proxy resolves the names of the hosts that it is
+    /// asked for itself; of the names that are resolved here, its own may have any address.
     pub(crate) fn with_proxies<'v>(mut self, variable: impl Fn(&str) -> Option<&'v str>) -> Self {
         let values = PROXIES.into_iter().filter_map(variable);
         self.proxies.extend(values.filter_map(|value| {

@@ -29,24 +29,25 @@ const MOST_SOURCES: usize = 1000;
 
 /// What is known about a location.
 pub enum Listed {
-    /// It was not listed yet, or its one file is not here yet; the text says what it waits for.
+    /// The location was not listed yet, or its one file is not here yet; the text says what it
+    /// waits for.
     Pending(String),
-    /// What it contained when it was last listed.
+    /// What the location contained when it was last listed.
     Tree(Arc<Tree>),
-    /// It could not be listed, and nothing of it is in the cache.
+    /// The location could not be listed, and nothing of it is in the cache.
     Failed(Error),
 }
 
 /// Whether a directory is here.
 #[derive(Debug)]
 pub enum Fetch {
-    /// It is not in the cache, and not of the mirror.
+    /// The directory is not in the cache, and not of the mirror.
     Foreign,
-    /// All of it is.
+    /// The whole directory is here.
     Here,
-    /// It is being downloaded; the text says how far it is.
+    /// The directory is being downloaded; the text says how far it is.
     Pending(String),
-    /// It could not be downloaded. It is tried again when it is asked for later.
+    /// The directory could not be downloaded. It is tried again when it is asked for later.
     Failed(Error),
 }
 

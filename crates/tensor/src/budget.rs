@@ -29,7 +29,7 @@ const STEP: usize = 64 << 10;
 /// that a few large requests cannot lock them out.
 const SMALL: usize = 1 << 20;
 
-/// One in so many bytes of the budget is for small requests alone.
+/// The part of the budget that is for small requests alone: one in this many bytes.
 const SMALL_SHARE: usize = 8;
 
 /// The memory that the requests of a server may use together. Cheap to clone.

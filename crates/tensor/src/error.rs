@@ -219,7 +219,8 @@ impl Shed {
 
 /// A failure: code, message for the user, cause for the log.
 ///
-/// It is boxed, so that a `Result<T>` on the request path is no larger than a `T` and a pointer.
+/// An `Error` is boxed, so that a `Result<T>` on the request path is no larger than a `T` and a
+/// pointer.
 pub struct Error {
     inner: Box<ErrorInner>,
 }
@@ -240,21 +241,21 @@ impl Error {
         Error { inner: Box::new(ErrorInner { code, message, http, shed, source }) }
     }
 
-    /// The same error with its cause, which goes to the log and never to the user.
+    /// This error with its cause, which goes to the log and never to the user.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Cause>) -> Self {
         self.inner.source = Some(source.into());
         self
     }
 
-    /// The same error with its message prefixed, as in `context: message`.
+    /// This error with its message prefixed, as in `context: message`.
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.inner.message = format!("{context}: {}", self.inner.message).into();
         self
     }
 
-    /// The same error of a request that is not answered because of the load.
+    /// This error of a request that is not answered because of the load.
     #[must_use]
     pub fn shed_for(mut self, reason: Shed) -> Self {
         self.inner.shed = Some(reason);

@@ -248,7 +248,7 @@ impl Tensor {
         row
     }
 
-    /// The same elements in another shape, as a view.
+    /// The elements of this tensor in another shape, as a view.
     ///
     /// # Errors
     /// [`Error::invalid`] if the shape has another number of elements.

@@ -1,14 +1,14 @@
 //! The priority of a request, and who may ask for which.
 
-/// How urgent a request is: the lane in which it waits for a batch.
+/// How urgent a request is while it waits for a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// It runs when no other request waits.
+    /// The request runs when no other request waits.
     Low,
     /// That of most requests.
     #[default]
     Normal,
-    /// It runs before the others that wait.
+    /// The request runs before the others that wait.
     High,
 }
 
@@ -62,7 +62,7 @@ impl PriorityGrant {
         asked.unwrap_or(self.usual).min(self.highest)
     }
 
-    /// The same for requests whose usual priority is `asked`, if it is given.
+    /// This grant for requests whose usual priority is `asked`, if it is given.
     #[must_use]
     pub fn asking(self, asked: Option<Priority>) -> Self {
         PriorityGrant { usual: self.priority(asked), ..self }

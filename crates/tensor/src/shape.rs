@@ -94,7 +94,7 @@ impl Shape {
         self.0.get(1..).unwrap_or_default()
     }
 
-    /// The same shape with `rows` as its 0-th dimension; a scalar stays a scalar.
+    /// This shape with `rows` as its 0-th dimension; a scalar stays a scalar.
     #[must_use]
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut shape = self.clone();

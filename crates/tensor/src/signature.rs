@@ -132,20 +132,20 @@ impl TensorSpec {
         }
     }
 
-    /// The same spec of an input whose values may be missing.
+    /// This spec for an input whose values may be missing.
     #[must_use]
     pub fn with_missing_values(self) -> Self {
         TensorSpec { takes_missing: true, ..self }
     }
 
-    /// The same spec of a matrix whose columns have these names.
+    /// This spec for a matrix whose columns have these names.
     #[must_use]
     pub fn with_column_names(self, names: &[String]) -> Self {
         TensorSpec { column_names: names.to_vec(), ..self }
     }
 
-    /// The same spec of a matrix whose columns have these names, unless a library has made up all of them: each
-    /// is empty, or `prefix` and its number.
+    /// This spec for a matrix whose columns have these names, unless a library has made up all of them: each is empty,
+    /// or `prefix` and its number.
     #[must_use]
     pub fn with_given_column_names(self, names: &[String], prefix: &str) -> Self {
         let is_made_up = |(at, name): (usize, &String)| {
@@ -298,7 +298,7 @@ impl Signature {
     /// for a column of a table; `None` if the request must have it.
     ///
     /// # Errors
-    /// If there is not enough memory for so many rows.
+    /// If there is not enough memory for `rows` rows.
     pub fn absent_input(&self, spec: &TensorSpec, rows: usize) -> Result<Option<Tensor>> {
         let default = self.defaults.iter().find(|(alias, _)| *alias == spec.alias);
         let is_column = spec.takes_missing && spec.is_column();

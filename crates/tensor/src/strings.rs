@@ -10,7 +10,7 @@ use crate::error::Result;
 /// it (24 bytes, `TF_TString`).
 pub const STRING_OVERHEAD: usize = 32;
 
-/// Room for at least so many strings is made at once.
+/// The fewest strings for which room is made at once.
 const FIRST_STRINGS: usize = 4;
 
 /// Collects the byte strings of a tensor in one buffer.

@@ -188,7 +188,7 @@ pub fn current() -> Option<Arc<RequestTrace>> {
     CURRENT.with_borrow(Option::clone)
 }
 
-/// The same if the request is part of a trace.
+/// The record of the request that this thread works for, if the request is part of a trace.
 #[must_use]
 pub fn recording() -> Option<Arc<RequestTrace>> {
     CURRENT.with_borrow(|current| current.as_ref().filter(|trace| trace.is_recording()).cloned())

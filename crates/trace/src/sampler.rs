@@ -26,7 +26,8 @@ impl Rate {
         self == Rate::ALL || (self.0 > 0 && random() >> 1 < self.0)
     }
 
-    /// The same choice for each span of a trace, in every process that uses the same share.
+    /// Whether a trace is within the share: equal for all its spans, in every process that uses the
+    /// same share.
     fn includes(self, trace: TraceId) -> bool {
         trace.sampled_bits() < self.0
     }

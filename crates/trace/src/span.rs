@@ -72,7 +72,7 @@ pub struct Span {
     pub attributes: Vec<(&'static str, Value)>,
     /// Spans of other traces that it has to do with.
     pub links: Vec<TraceContext>,
-    /// It failed, for this reason; empty if there is none to tell.
+    /// The reason why the span failed, if it did; empty if there is none to tell.
     pub error: Option<Cow<'static, str>>,
 }
 
@@ -93,14 +93,14 @@ impl Span {
         }
     }
 
-    /// The same span with an attribute.
+    /// This span with an attribute.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.attributes.push((name, value.into()));
         self
     }
 
-    /// The same span with an attribute, if there is a value.
+    /// This span with an attribute, if there is a value.
     #[must_use]
     pub fn with_any(self, name: &'static str, value: Option<impl Into<Value>>) -> Self {
         match value {
@@ -109,7 +109,7 @@ impl Span {
         }
     }
 
-    /// The same span, failed if there is an error.
+    /// This span, failed if there is an error.
     #[must_use]
     pub fn failed(mut self, error: Option<Cow<'static, str>>) -> Self {
         self.error = error;

@@ -20,9 +20,9 @@ const PUBLISHED_TOGETHER: usize = 64;
 
 /// What has become of a file before its output is published.
 enum Written<'s> {
-    /// It has an output.
+    /// The file has an output.
     Complete(CompleteOutput<'s>),
-    /// It has failed, or has none.
+    /// The file has failed, or has no output.
     Ended(ObjectOutcome),
 }
 

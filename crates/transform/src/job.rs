@@ -228,9 +228,9 @@ pub enum OnBadRecord {
     Fail,
     /// Its output is `null`, or an empty line of CSV.
     Null,
-    /// It has no output.
+    /// The record has no output.
     Skip,
-    /// It has no output, and is written to a file of bad records.
+    /// The record has no output, and is written to a file of bad records.
     DeadLetter,
 }
 

@@ -45,16 +45,16 @@ pub struct Run {
 
 /// The entries of a run.
 pub enum EntryFeed {
-    /// These.
+    /// The entries with these numbers.
     List(Vec<usize>),
-    /// Those that arrive, until the sender is dropped.
+    /// The entries whose numbers arrive, until the sender is dropped.
     Channel(Receiver<usize>),
 }
 
 /// How a run has ended.
 #[derive(Debug, Default)]
 pub struct RunOutcome {
-    /// It was interrupted.
+    /// The run was interrupted.
     pub is_interrupted: bool,
     /// The objects that failed.
     pub failed: Vec<ObjectOutcome>,

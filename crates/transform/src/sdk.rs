@@ -20,7 +20,7 @@ const ASCII_OBJECT: u64 = 49;
 const LATIN_OBJECT: u64 = 73;
 const WIDE_OBJECT: u64 = 74;
 const WIDEST_OBJECT: u64 = 76;
-/// The same of a bytes object.
+/// The bytes besides the content of a bytes object.
 const BYTES_OBJECT: u64 = 33;
 
 /// Writes the output of an object with this content, and returns the number of payloads and of bytes.

@@ -65,7 +65,7 @@ pub struct ObjectOutcome {
     pub tag: String,
     /// Its records.
     pub records: u64,
-    /// Those without an output.
+    /// Its records without an output.
     pub bad: u64,
     /// The bytes of its output.
     pub out_bytes: u64,

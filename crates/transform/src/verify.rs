@@ -53,7 +53,7 @@ struct Checker<'c> {
 /// What is known of an entry.
 enum Found {
     Done(usize),
-    /// It is to be run again.
+    /// The entry is to be run again.
     Damaged(usize, String),
     /// A range, whose object tells.
     Range(Marker),

@@ -19,7 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// The time in which a process must exit by itself.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for a process that has closed its socket, which is mostly dead by then.
+/// The time in which a process must exit that has closed its socket, and is mostly dead by then.
 const EXIT_TIMEOUT_AFTER_CLOSE: Duration = Duration::from_millis(300);
 
 /// The wait before a start after a process without a call; it doubles each time, up to a maximum.

@@ -89,7 +89,7 @@ struct PooledWorker {
     stuck: usize,
     /// The number of the latest lease. The memory of a worker used recently is in the caches.
     last_lease: u64,
-    /// It gets no more calls.
+    /// The worker gets no more calls.
     is_closed: bool,
 }
 
@@ -344,7 +344,7 @@ impl WorkerPool {
         self.waited(waited.ok().map(|lease| lease.ok()))
     }
 
-    /// The same on this thread, which it blocks.
+    /// Leases a lane for a call on this thread, which it blocks.
     fn lease_blocking(self: &Arc<Self>, deadline: Instant) -> Result<LaneLease, HandlerError> {
         match self.lease_or_wait(None)? {
             Leased::Now(lease) => Ok(lease),

@@ -55,7 +55,7 @@ pub(super) struct Worker {
     pub(super) lines_before_call: AtomicU64,
     /// The number of replies that it has sent; the first reports that it is ready.
     pub(super) replies: Arc<AtomicU64>,
-    /// It gets no more calls, and is being replaced.
+    /// The process gets no more calls, and is being replaced.
     pub(super) retired: AtomicBool,
     /// Notified when it is retired.
     pub(super) replacement: Notify,

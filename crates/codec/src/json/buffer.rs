@@ -6,10 +6,10 @@ use tensorserve_tensor::{AlignedVec, Element, aligned_vec, budget};
 /// Bytes of text that a number with its separator mostly takes at least.
 const BYTES_PER_NUMBER: usize = 8;
 
-/// A buffer has room for at most so many bytes at first: what follows in the text may be something else.
+/// The most bytes that a buffer has room for at first: what follows in the text may be something else.
 const FIRST_BYTES: usize = 512;
 
-/// A full buffer becomes at most so many times as large.
+/// A full buffer grows to at most this many times its size.
 const MOST_GROWTH: usize = 32;
 
 /// A buffer of numbers that are read from a text.

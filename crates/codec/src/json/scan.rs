@@ -359,8 +359,7 @@ impl<'a> Cursor<'a> {
         Ok(Cow::Owned(value))
     }
 
-    /// Reads a string and appends it to `out`, in which `make_room` makes room for so many more bytes
-    /// before.
+    /// Reads a string and appends it to `out`, in which `make_room` makes room before for a number of further bytes.
     ///
     /// # Errors
     /// If no string starts here, or it is malformed; those of `make_room`.

@@ -14,9 +14,9 @@ pub enum Header {
     /// As it looks: if every field is text, or all names of the model are there.
     #[default]
     Auto,
-    /// It has names.
+    /// The first record has names.
     Present,
-    /// It has values.
+    /// The first record has values.
     Absent,
 }
 

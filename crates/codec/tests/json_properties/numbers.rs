@@ -112,7 +112,7 @@ pub(crate) fn double() -> impl Strategy<Value = f64> {
     ]
 }
 
-/// The same for float32.
+/// Floats of 32 bits of every class, and short decimals.
 pub(crate) fn float32() -> impl Strategy<Value = f32> {
     let exponents = select(vec![0, 1, 2, 126, 127, 128, 253, 254, 255_u32]);
     let mantissas = prop_oneof![

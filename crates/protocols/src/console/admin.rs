@@ -290,7 +290,7 @@ fn is_forbidden_in_name(character: char) -> bool {
 }
 
 impl BatchingBody {
-    /// These parameters, with those of `now` for the ones that are left out.
+    /// The parameters of this body, with those of `now` for the ones that are left out.
     fn over(self, now: &BatchConfig) -> Result<BatchParameters> {
         let mode = match self.batching.as_deref() {
             None => now.mode,

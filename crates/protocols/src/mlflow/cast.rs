@@ -12,7 +12,7 @@ use tensorserve_mlflow::schema::ColumnType;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ValueType {
     Bool,
-    /// Integers of so many bits.
+    /// Integers of `bits` bits.
     Integer {
         bits: u32,
         is_signed: bool,

@@ -87,7 +87,7 @@ impl<'a> NodeArray<'a> {
         inner.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product()
     }
 
-    /// The same values with the declared shape, of which one size may be open.
+    /// These values with the declared shape, of which one size may be open.
     fn reshaped(mut self, shape: &[i64]) -> Option<Self> {
         let count = i64::try_from(self.values.len()).ok()?;
         let fixed: i64 = shape.iter().filter(|size| **size >= 0).product();

@@ -275,7 +275,7 @@ fn repeated(names: &[ColumnName]) -> Option<&ColumnName> {
     names.iter().find(|name| !known.insert(*name))
 }
 
-/// Reserves memory for so many values.
+/// Reserves memory for `count` values.
 pub(super) fn reserve_values(count: usize) -> Result<()> {
     budget::reserve(count.saturating_mul(size_of::<Node>()))
 }

@@ -17,7 +17,7 @@ pub(super) const PROBE_ERRORS: &[u16] = &[408, 503];
 /// The statuses of a request that reads the state of the server.
 pub(super) const READ_ERRORS: &[u16] = &[401, 403, 408, 429, 503];
 
-/// The same for a request that names something.
+/// The statuses of a request that reads the state of something that it names.
 pub(super) const NAMED_ERRORS: &[u16] = &[400, 401, 403, 404, 408, 429, 503];
 
 /// The statuses of a request with a body that reads the state of the server.

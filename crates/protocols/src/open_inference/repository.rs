@@ -21,7 +21,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// The longest time that a client waits for a load, which continues after that.
 const LOAD_TIME: Duration = Duration::from_secs(600);
 
-/// The names of members take at most so many times the bytes of a body.
+/// How many times the bytes of a body the names of its members may take.
 const MEMBERS_GROWTH: usize = 16;
 
 /// A version in the index.

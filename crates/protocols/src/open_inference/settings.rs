@@ -28,7 +28,7 @@ pub(super) struct LogSettings {
 }
 
 impl LogSettings {
-    /// Those in effect.
+    /// The settings in effect.
     pub(super) fn now() -> Self {
         let is_logged = |level| log::log_enabled!(target: "tensorserve", level);
         LogSettings {

@@ -79,7 +79,7 @@ pub(super) fn json(body: &Bytes) -> Bytes {
 pub(super) enum RepairedBody {
     /// No repair is needed.
     Sound,
-    /// They are valid JSON, but not one per line.
+    /// The values are valid JSON, but not one per line.
     Values(Bytes),
     /// One of them is not valid JSON.
     Bad(Error),

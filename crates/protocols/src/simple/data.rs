@@ -20,7 +20,7 @@ use tensorserve_tensor::{
 pub(super) struct SimpleData {
     /// A tensor for each input.
     pub(super) inputs: Vec<Tensor>,
-    /// They were sent as one row without the batch dimension.
+    /// The inputs were sent as one row without the batch dimension.
     pub(super) one_row: bool,
 }
 

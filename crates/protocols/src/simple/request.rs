@@ -229,8 +229,8 @@ fn decode_in_two_passes(
     Ok(fields.request(handle, signature, data))
 }
 
-/// The signature for the values at `cursor`: number `signature`, or the one that takes the columns that they
-/// name. At most so many of the names are looked at.
+/// The signature for the values at `cursor`: number `signature`, or the one that takes the columns that they name. At
+/// most `most` of the names are looked at.
 fn by_names<'h>(
     handle: &'h ModelHandle,
     signature: usize,

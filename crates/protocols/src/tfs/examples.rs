@@ -236,7 +236,7 @@ fn bytes_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec
     }
 }
 
-/// The same for floats.
+/// The float list of a feature; an error if it already has values of another type.
 fn float_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec<f32>> {
     match kind.get_or_insert_with(|| Kind::FloatList(FloatList::default())) {
         Kind::FloatList(list) => Ok(&mut list.value),
@@ -245,7 +245,7 @@ fn float_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec
     }
 }
 
-/// The same for integers.
+/// The integer list of a feature; an error if it already has values of another type.
 fn int64_list<'k>(name: &[u8], kind: &'k mut Option<Kind>) -> Result<&'k mut Vec<i64>> {
     match kind.get_or_insert_with(|| Kind::Int64List(Int64List::default())) {
         Kind::Int64List(list) => Ok(&mut list.value),

@@ -159,8 +159,8 @@ fn find_signature<'h>(
     Ok((signature, declared))
 }
 
-/// The signature for the values at `cursor`: `found`, or the one that takes the columns that they name. At most
-/// so many of the names are looked at.
+/// The signature for the values at `cursor`: `found`, or the one that takes the columns that they name. At most `most`
+/// of the names are looked at.
 fn by_names<'h>(
     handle: &'h ModelHandle,
     found: (usize, &'h Signature),

@@ -20,7 +20,7 @@ use super::file::ParquetFile;
 const MAX_RATIO: usize = 16;
 const MAX_EXTRA: usize = 64 << 20;
 
-/// The crate decodes the values of so many rows at once by default.
+/// How many rows' values the crate decodes at once by default.
 const DEFAULT_BATCH: usize = 1024;
 
 /// The memory for the values that are decoded at once, of each column, and what one value takes with its levels.

@@ -256,7 +256,7 @@ fn a_small_file_of_large_texts_is_refused() {
     let error = ParquetRows::open(stored(&file), None, usize::MAX).err().expect("too large");
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(error.message().contains("when decompressed"), "{error}");
-    // The same file without compression is as large as what it takes.
+    // A similar file without compression is as large as what it takes.
     let file = texts_of(20_000_000, 1, Compression::UNCOMPRESSED);
     let mut rows = ParquetRows::open(stored(&file), None, 30_000_000).unwrap();
     assert!(rows.next_chunk(1, 1).unwrap().is_some());

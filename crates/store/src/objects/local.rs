@@ -14,7 +14,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// From this many files on, all of the file system is flushed once instead of each file.
 const FLUSHED_TOGETHER: usize = 4;
 
-/// Linux's number for links in a circle, for which the standard library has no stable name.
+/// Linux's number for links that form a cycle, for which the standard library has no stable name.
 const ELOOP: i32 = 40;
 
 /// A folder, which need not exist before something is written.
@@ -102,7 +102,7 @@ impl Folder {
         match fs::metadata(path) {
             Ok(meta) if meta.is_file() => Ok(Some(info(key, &meta))),
             Ok(_) => Ok(None),
-            // Also a link to nothing, or in a circle.
+            // Also a link to nothing, or one of a cycle.
             Err(e) if is_absent(&e) || e.raw_os_error() == Some(ELOOP) => Ok(None),
             Err(e) => Err(failed(path, "it cannot be read", &e)),
         }

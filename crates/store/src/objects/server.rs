@@ -10,11 +10,11 @@ use std::thread;
 /// What happens to a request.
 pub(super) enum Fault {
     None,
-    /// It is refused.
+    /// The request is refused.
     Status(u16, &'static str),
     /// The bucket is in another region.
     Region(&'static str),
-    /// Only so many bytes of the content are sent.
+    /// Only this many bytes of the content are sent.
     Truncate(usize),
     /// The connection ends before it is carried out, or after.
     Lost,

@@ -61,7 +61,7 @@ impl LaneLease {
         self.end_exchange(received, ends, deadline)
     }
 
-    /// The same on this thread, which it blocks.
+    /// Sends a call and waits for its reply on this thread, which it blocks.
     pub(super) fn exchange_blocking(
         &mut self,
         call: &WorkerCall<'_>,
