@@ -34,7 +34,7 @@ const LEAST_ROOM: usize = 128;
 /// More than an operator adds, and than the library wants to be free.
 const ROOM_OF_OPERATOR: usize = 16;
 
-/// The number of unused tensors for a subgraph of so many tensors and operators.
+/// The number of unused tensors for a subgraph of `tensors` tensors and `operators` operators.
 fn unused_tensors(tensors: usize, operators: usize) -> usize {
     let needed = operators.saturating_add(1).saturating_mul(ROOM_OF_OPERATOR);
     if tensors.saturating_add(needed) <= LEAST_ROOM {

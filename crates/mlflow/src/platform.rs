@@ -11,8 +11,8 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// The same platforms, which also load model folders of MLflow whose flavor they run. One more reports
-/// why other model folders cannot be served.
+/// The platforms `inner`, which also load model folders of MLflow whose flavor they run. One more platform reports why
+/// other model folders cannot be served.
 #[must_use]
 pub fn platforms(inner: Vec<Arc<dyn Platform>>) -> Platforms {
     let wrapped =

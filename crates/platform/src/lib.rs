@@ -177,9 +177,9 @@ impl PlatformInfo {
 pub enum Gpus {
     /// The library is built for CPUs only.
     NotSupported,
-    /// It uses these, by their names.
+    /// The runtime uses these, by their names.
     Available(Vec<String>),
-    /// It is built for GPUs and uses none, for this reason.
+    /// The runtime is built for GPUs and uses none, for this reason.
     Unavailable(String),
 }
 

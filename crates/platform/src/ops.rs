@@ -9,7 +9,7 @@ use std::fmt;
 pub struct OpPolicy {
     /// A model with one of these operations is refused.
     pub deny: Vec<String>,
-    /// These are neither refused nor reported. They take precedence over `deny`.
+    /// Operations that are neither refused nor reported. They take precedence over `deny`.
     pub allow: Vec<String>,
 }
 

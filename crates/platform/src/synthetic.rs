@@ -12,7 +12,7 @@ const PIXEL: &[u8] =
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\n\
 IDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
 
-/// The same PNG as URL-safe base64.
+/// [`PIXEL`] as URL-safe base64.
 const PIXEL_BASE64: &[u8] =
     b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK-\
 kcQAAAABJRU5ErkJggg==";

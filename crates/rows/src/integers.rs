@@ -149,7 +149,7 @@ fn with_counter(op: Integers, a: &Value, b: &Value) -> Option<Value> {
     (*size == Size::rows()).then(|| Value::new(Flow::BelowRows, Some(Vec::new())))
 }
 
-/// `min(size, max(size, anything))` is the size: so many numbers are counted by TensorFlow's `bincount`.
+/// `min(size, max(size, anything))` is the size, and how many numbers TensorFlow's `bincount` counts.
 fn at_least(op: Integers, a: &Value, b: &Value) -> Option<Value> {
     let scalar = |value: &Value| match value.elements.as_deref() {
         Some([size]) if *size != Size::Other && value.rank() == Some(0) => Some(size.clone()),

@@ -9,7 +9,7 @@
 //! first; a run fails if shapes do not fit (then each request runs alone); and an operation in a
 //! table computes the same for the same inputs, up to rounding.
 //!
-//! It knows no platform, and reads no files.
+//! This crate knows no platform, and reads no files.
 #![forbid(unsafe_code)]
 // Functions name the values that they can follow, and refuse all others.
 #![allow(clippy::wildcard_enum_match_arm)]

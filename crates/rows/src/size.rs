@@ -51,11 +51,11 @@ impl Product {
 /// The size of a dimension, or an element of a small tensor of integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// The same for every number of rows.
+    /// A size that is the same for every number of rows.
     Fixed(Product),
     /// The number of rows, times this.
     Rows(Product),
-    /// It depends on the number of rows in another way.
+    /// A size that depends on the number of rows in another way.
     Other,
 }
 

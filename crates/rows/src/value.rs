@@ -13,7 +13,7 @@ pub enum Stop {
     /// The operation mixes rows, or its result depends on their number or order. What it does, as a
     /// predicate.
     Mixed(String),
-    /// It is not known whether it does.
+    /// It is not known whether the operation mixes rows. Why, as a predicate.
     Unknown(String),
 }
 
@@ -33,15 +33,15 @@ pub type Outcome = Result<Value, Stop>;
 /// From what a tensor is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flow {
-    /// The same whatever the batch is, as long as the sizes of its other dimensions are.
+    /// Values that are the same whatever the batch is, as long as the sizes of its other dimensions are.
     Constant,
-    /// The size of the dimension `axis` is a multiple of the number of rows, and each block of so many
-    /// along it comes from its own row alone. Nothing else, no other size either, depends on the batch.
+    /// The size of the dimension `axis` is a multiple of the number of rows, and each block of that multiple along it
+    /// comes from its own row alone. Nothing else, no other size either, depends on the batch.
     Rows {
         /// The dimension.
         axis: usize,
     },
-    /// It depends on the number of rows, and on nothing else of the batch.
+    /// A value that depends on the number of rows, and on nothing else of the batch.
     RowCount,
     /// In a loop over rows: it comes from the row of this iteration alone.
     Item,
@@ -61,32 +61,32 @@ pub enum Flow {
     /// Elements of rows of various lengths: along dimension 0, all elements of the first row, then those of
     /// the second, … Each comes from its own row alone.
     Ragged {
-        /// The same for tensors whose rows have the same lengths.
+        /// The number of the lengths of the rows: tensors whose rows have the same lengths have the same number.
         partition: u32,
     },
-    /// For each element of such rows, its place: the number of its row, and its number in the row.
+    /// For each element of rows of various lengths, its place: the number of its row, and its number in the row.
     RowPlaces {
-        /// As above.
+        /// The number of the lengths of the rows, as in [`Flow::Ragged`].
         partition: u32,
     },
     /// For each element of such rows, the number of its row.
     RowNumbers {
-        /// As above.
+        /// The number of the lengths of the rows, as in [`Flow::Ragged`].
         partition: u32,
     },
     /// The ends of such rows: a 0, then for each row the number of elements up to its end.
     RowSplits {
-        /// As above.
+        /// The number of the lengths of the rows, as in [`Flow::Ragged`].
         partition: u32,
     },
     /// For each row of the batch its number of elements.
     RowLengths {
-        /// As above.
+        /// The number of the lengths of the rows, as in [`Flow::Ragged`].
         partition: u32,
     },
     /// The ends of rows without the leading 0.
     RowEnds {
-        /// As above.
+        /// The number of the lengths of the rows, as in [`Flow::Ragged`].
         partition: u32,
     },
     /// A list of tensors.

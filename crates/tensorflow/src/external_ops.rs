@@ -30,7 +30,7 @@ use When::{Always, Begins, BeginsOtherwise, Lists, OutsideSaver};
 
 /// Each external operation, what it does, and when. Sorted by name.
 ///
-/// These operations of TensorFlow's registry were considered and are not here:
+/// Operations of TensorFlow's registry that were considered and are not here:
 /// * `InitializeTableFromTextFile(V2)`, which fills a lookup table from an asset of the model, as most
 ///   models with a vocabulary do;
 /// * operations on a reader, iterator, summary writer or RPC client: they need one, and the operation

@@ -435,7 +435,8 @@ const ON_CALLING_THREAD: [u8; 11] =
 /// `inter_op_thread_pool: 1`.
 const ON_SECOND_POOL: [u8; 2] = [0x18, 0x01];
 
-/// The same for the third, which only the session has.
+/// A serialized `RunOptions` that runs the graph on the session's third inter-op thread pool, which only it has:
+/// `inter_op_thread_pool: 2`.
 const ON_OWN_POOL: [u8; 2] = [0x18, 0x02];
 
 /// A serialized `RunOptions` that traces every operation: `trace_level: FULL_TRACE`.

@@ -134,7 +134,7 @@ impl<'a> Graph<'a> {
         let mut callers: HashMap<&str, Vec<&str>> = HashMap::new();
         let mut left = HashMap::new();
         for (&caller, callees) in &calls {
-            // Those without a node call nothing.
+            // Functions without a node call nothing.
             let callees = callees.iter().filter(|callee| calls.contains_key(*callee));
             left.insert(caller, callees.clone().count());
             callees.for_each(|callee| callers.entry(callee).or_default().push(caller));

@@ -324,8 +324,8 @@ impl TorchModel {
         }
     }
 
-    /// Runs the module on `inputs`, of which each goes where its route says. An operation has at most
-    /// so many threads as `options` say; 0 leaves that to libtorch. Loops of TorchScript end at the timeout.
+    /// Runs the module on `inputs`, of which each goes where its route says. An operation has at most the threads of
+    /// `options`; 0 leaves their number to libtorch. Loops of TorchScript end at the timeout.
     ///
     /// # Errors
     /// The first line of libtorch's message.
@@ -456,8 +456,8 @@ impl Memory for OutputMemory {
         if self.length == 0 || self.data.is_null() {
             return &[];
         }
-        // SAFETY: the tensor is contiguous, in the memory of the host, and has so many bytes; it lives as
-        // long as this does.
+        // SAFETY: the tensor is contiguous, in the memory of the host, and has `length` bytes; it lives as long as this
+        // does.
         unsafe { std::slice::from_raw_parts(self.data, self.length) }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn reshape(call: &Call) -> Outcome {
     }
 }
 
-/// A product with weights `[outputs, inputs]`; the input is flattened to rows of so many inputs.
+/// A product with weights `[outputs, inputs]`; the input is flattened to rows as long as those of the weights.
 pub(super) fn fully_connected(call: &Call) -> Outcome {
     const KEEP_DIMENSIONS: usize = 2;
     let (value, weights) = (call.input(0)?, call.input(1)?);

@@ -18,13 +18,13 @@ type Function = fn(&Call) -> Result<Vec<Value>, Stop>;
 enum Rule {
     /// Each element comes from the elements at the same place of all inputs, which are broadcast.
     Elements,
-    /// The same, of small integers that may be sizes.
+    /// As [`Rule::Elements`], of small integers that may be sizes.
     Integers(Integers),
-    /// It works along the last dimension, as the text says.
+    /// The operator works along the last dimension, as the text says.
     Last(&'static str),
-    /// It works on all elements together, as the text says.
+    /// The operator works on all elements together, as the text says.
     Whole(&'static str),
-    /// It gives other results in a batch, whatever its inputs are.
+    /// The operator gives other results in a batch, whatever its inputs are.
     Mixes(&'static str),
     /// A function gives its only result.
     By(fn(&Call) -> Outcome),

@@ -42,7 +42,7 @@ fn models_that_keep_rows_apart_are_proven() {
     }
 }
 
-/// Those of `tests/data/rows` that TensorFlow Lite has the operators for.
+/// Models of `tests/data/rows/mixing` that TensorFlow Lite has the operators for.
 #[test]
 fn models_that_mix_rows_are_not() {
     let all = models("mixing");

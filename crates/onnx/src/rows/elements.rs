@@ -20,7 +20,8 @@ pub(super) fn each(call: &Call) -> Result<Vec<Value>, Stop> {
     one(elementwise(&call.from(0), call.symbols))
 }
 
-/// The same for operators of other domains, whose versions mean nothing else.
+/// Each element from the one at the same place of the first input, whatever the version: operators
+/// of other domains have versions of their own.
 pub(super) fn each_of_first(call: &Call) -> Result<Vec<Value>, Stop> {
     one(elementwise(&[call.input(0)?], call.symbols))
 }

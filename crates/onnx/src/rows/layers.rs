@@ -251,7 +251,7 @@ pub(super) fn determinant(call: &Call) -> Result<Vec<Value>, Stop> {
     one(compute::inner(call.input(0)?, 2, Vec::new(), "takes rows as a dimension of a matrix"))
 }
 
-/// The same shape, of each matrix in the last two dimensions.
+/// A result of the shape of the input, computed from each matrix in its last two dimensions.
 pub(super) fn matrices(call: &Call) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     call.constants_from(1)?;

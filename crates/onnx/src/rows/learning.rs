@@ -23,7 +23,7 @@ fn for_each(examples: &Value, dims: &[Size]) -> Value {
     Value::new(examples.flow.clone(), sizes)
 }
 
-/// The same number of columns.
+/// A result with as many columns as the input.
 pub(super) fn columns(call: &Call) -> Result<Vec<Value>, Stop> {
     let value = examples(call)?;
     one(elementwise(&[value], call.symbols))

@@ -95,7 +95,7 @@ const STANDARD: &[(&str, Rule)] = &[
     ("Optional", elements::keep),
     ("OptionalGetElement", elements::keep),
     ("Dropout", elements::dropout), // Unless the model is being trained.
-    // The same for every batch.
+    // Results that are the same for every batch.
     ("Constant", elements::constant),
     ("BlackmanWindow", |call| elements::whole(call, "depends on the batch")),
     ("HammingWindow", |call| elements::whole(call, "depends on the batch")),

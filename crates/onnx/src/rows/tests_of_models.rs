@@ -209,7 +209,7 @@ fn models_that_mix_rows_are_not_proven() {
     }
 }
 
-/// The same for other models: see the top of `tests_of_models.rs`.
+/// Runs other models in batches and alone: see the top of `tests_of_models.rs`.
 #[test]
 #[ignore = "needs the models of TENSORSERVE_ONNX_MODELS"]
 fn other_models_get_in_a_batch_what_they_get_alone() {

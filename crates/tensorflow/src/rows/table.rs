@@ -19,17 +19,17 @@ type Function = fn(&Call) -> Result<Vec<Value>, Stop>;
 enum Rule {
     /// Each element comes from the elements at the same place of all inputs, which are broadcast.
     Elements,
-    /// The same, of small integers that may be sizes.
+    /// As [`Rule::Elements`], of small integers that may be sizes.
     Integers(Integers),
     /// Its first input, unchanged.
     Keeps,
     /// Something that is the same for every batch.
     Constant,
-    /// It works along the last dimension, as the text says.
+    /// The operation works along the last dimension, as the text says.
     Last(&'static str),
-    /// It works on all elements together, as the text says.
+    /// The operation works on all elements together, as the text says.
     Whole(&'static str),
-    /// It gives other results in a batch, whatever its inputs are.
+    /// The operation gives other results in a batch, whatever its inputs are.
     Mixes(&'static str),
     /// A function gives its only result.
     By(fn(&Call) -> Outcome),
@@ -186,7 +186,7 @@ const ELEMENTS: &[&str] = &[
 
 /// All other operations.
 const OTHERS: &[(&str, Rule)] = &[
-    // The same tensor: what they check or mark does not change it.
+    // Operations that pass a tensor on: what they check or mark does not change it.
     ("Identity", Keeps),
     ("StopGradient", Keeps),
     ("PreventGradient", Keeps),
@@ -202,7 +202,7 @@ const OTHERS: &[(&str, Rule)] = &[
     ("RefIdentity", Keeps),
     ("OptionalGetValue", Whole("takes an optional value")),
     ("IdentityN", Each(|call| Ok(call.inputs.clone()))),
-    // The same for every batch: variables, tables and constants.
+    // Results that are the same for every batch: variables, tables and constants.
     ("Const", By(rules::const_value)),
     ("VarHandleOp", By(rules::variable)),
     ("VariableV2", By(rules::variable)),
