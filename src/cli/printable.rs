@@ -8,12 +8,13 @@ pub(super) fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// A message: the same, and its further lines are indented, so that no name in it can look like a line of its own.
+/// A message with escapes as in [`printable`], and its further lines are indented, so that no name in it can look like
+/// a line of its own.
 pub(super) fn message(text: &str) -> String {
     printable(text).replace('\n', "\n    ")
 }
 
-/// The same on one line.
+/// `text` with escapes for what is not to be printed, on one line: line breaks and tabs are escaped, too.
 pub(super) fn on_one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
 }

@@ -1,8 +1,8 @@
 //! SIGHUP: reads the settings again while the server runs.
 //!
-//! The same sources are read as at the start. A mistake in them changes nothing. Otherwise models, their settings,
-//! certificates, users and keys are brought up to date, and the settings that need a restart are named. A thread of
-//! its own does this, so that neither signals nor requests wait for a slow disk.
+//! Settings come from the same sources as at the start. A mistake in them changes nothing. Otherwise models, their
+//! settings, certificates, users and keys are brought up to date, and the settings that need a restart are named. A
+//! thread of its own does this, so that neither signals nor requests wait for a slow disk.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -38,8 +38,8 @@ impl Config {
         mistakes.result(config)
     }
 
-    /// The same with all mistakes, for more to be added. Where a setting is wrong, the
-    /// configuration has a default.
+    /// A checked configuration as of [`Config::new`], with all mistakes, for more to be added. Where a setting is
+    /// wrong, the configuration has a default.
     #[must_use]
     pub fn with_mistakes(settings: Settings, environment: &Environment) -> (Self, Mistakes) {
         let settings = settings.or_file();

@@ -52,7 +52,7 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
-    /// The same environment with this variable.
+    /// This environment with the variable `name`.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name.to_owned(), value.into());

@@ -107,7 +107,7 @@ pub struct Config {
     pub max_request_memory: usize,
     /// What is recorded of requests.
     pub observation: ObservationConfig,
-    /// Cached responses of all models may take so many bytes; 0 for no cache.
+    /// The most bytes that cached responses of all models may take; 0 for no cache.
     pub response_cache_bytes: usize,
     /// Maximum number of requests that wait to be run, or are run, on shadow versions.
     pub max_shadow_requests: usize,
@@ -148,7 +148,7 @@ impl Config {
         self.http.max_body_bytes.saturating_mul(DECODED_GROWTH)
     }
 
-    /// The same with one user, who may do everything; other clients are refused.
+    /// This configuration with one user, who may do everything; other clients are refused.
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.auth = Some(AuthConfig::OneUser { name: name.into(), password: password.into() });

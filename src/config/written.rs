@@ -113,7 +113,7 @@ pub type Origins = BTreeMap<&'static str, Origin>;
 pub struct Mistakes {
     /// In the order in which they were found.
     all: Vec<String>,
-    /// The same: a file can have as many mistakes as it has lines.
+    /// The mistakes again, to find one quickly: a file can have as many as it has lines.
     known: HashSet<String>,
 }
 

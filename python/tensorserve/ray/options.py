@@ -180,7 +180,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 
 def _written(given: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
-    """These options as they are written."""
+    """The options of these names as they are written."""
     values = [(name, getattr(given, name)) for name in names]
     return [f"--{name.replace('_', '-')}={value}" for name, value in values if value is not None]
 

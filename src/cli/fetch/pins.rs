@@ -102,7 +102,7 @@ impl Pin {
         Pin::of(PINS, fetchable)
     }
 
-    /// The same with a list of runtimes, JSON.
+    /// What the name `fetchable` stands for in a list of runtimes, which is JSON.
     pub(super) fn of(pins: &str, fetchable: &str) -> Result<Self> {
         let pins: Pins = serde_json::from_str(pins).map_err(invalid)?;
         let found = FETCHABLE.iter().find(|(name, ..)| *name == fetchable);

@@ -94,7 +94,7 @@ impl Inputs {
         Ok(Inputs { unusable, ..inputs })
     }
 
-    /// These objects. Their keys are relative to the directory that they have in common.
+    /// The objects at `uris`. Their keys are relative to the directory that they have in common.
     fn listed(uris: &[String], named: &str, options: &PlaceOptions) -> Result<Self> {
         let base = common_directory(uris);
         let Some(base) = base else {

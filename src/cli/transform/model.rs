@@ -42,7 +42,7 @@ pub(super) struct ServedModel {
 
 /// How a model is loaded.
 pub(super) struct ModelOptions<'o> {
-    /// Those that are built in, with their probe.
+    /// The platforms that are built in, with their probe.
     pub(super) platforms: &'o Platforms,
     pub(super) platform: Option<&'o str>,
     pub(super) threads: usize,

@@ -72,7 +72,7 @@ pub(super) fn of_job_file(arguments: &mut Arguments, file: &Path) -> Result<(Vec
             *option = value;
         }
     }
-    // Those of the command line follow, and override them.
+    // Variables of the command line follow, and override those of the job.
     let variables = job.environment.unwrap_or_default().into_iter();
     arguments.env = variables.chain(arguments.env.drain(..)).collect();
     let mut is_prefix = false;

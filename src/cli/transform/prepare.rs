@@ -39,7 +39,7 @@ const REPORT: &str = "_transform/report.html";
 
 /// What a command has become.
 pub(super) enum Prepared {
-    /// It is answered.
+    /// The command is answered.
     Finished,
     /// A job is to be run.
     Job(Box<PreparedJob>),

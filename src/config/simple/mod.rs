@@ -19,7 +19,7 @@ pub fn session(text: &str) -> Result<(Settings, Vec<String>)> {
     }
 }
 
-/// The same, parsed.
+/// The settings of a parsed session config, and a line for each part of it that has no effect here.
 fn session_of(config: &Map<String, Value>) -> Result<(Settings, Vec<String>)> {
     let (mut settings, mut notes) = (Settings::default(), Vec::new());
     let server = &mut settings.server;
