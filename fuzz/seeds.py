@@ -96,7 +96,7 @@ def files_of(archive: pathlib.Path) -> bytes:
 
 
 def torch_files_of(archive: pathlib.Path) -> bytes:
-    """The same for a file of PyTorch: its source texts, and the names of the other files."""
+    """The source texts of a file of PyTorch, and the names of its other files."""
     with zipfile.ZipFile(archive) as files:
         texts = {name for name in files.namelist() if name.endswith((".py", ".cpp", ".json"))}
         names = [name for name in files.namelist() if "/data/" not in name or name in texts]

@@ -1,4 +1,4 @@
-//! The same records through the server, as a job over HTTP sends them: connections that send, wait for
+//! The records of the benchmark, sent through the server as a job over HTTP sends them: connections that send, wait for
 //! the response, and send again.
 
 use std::fs;

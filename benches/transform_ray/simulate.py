@@ -13,7 +13,7 @@ import argparse
 import heapq
 from dataclasses import dataclass
 
-# Those of crates/transform/src/plan.rs: small objects are grouped.
+# The limits of crates/transform/src/plan.rs: small objects are grouped.
 GROUP_BYTES, GROUP_OBJECTS = 4 << 20, 64
 # state.rs: the most bytes of a plan.
 MOST_PLAN = 4 << 30

@@ -314,7 +314,7 @@ pub fn saved_model(input: &[u8]) {
         let path = folder.join("saved_model");
         let _ = TENSORFLOW.check(&path);
         let _ = TENSORFLOW.inspect(&path, &options);
-        // The same bytes as a frozen graph.
+        // The graph once more, as a frozen one.
         write(folder, "frozen/model.graphdef", graph);
         let path = folder.join("frozen");
         let _ = TENSORFLOW.recognises(&Place::new(&path));

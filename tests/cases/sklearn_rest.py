@@ -66,7 +66,7 @@ HOLES[:3] = X[:3]
 MISSING = np.where(random.rand(len(ALL), 4) < 0.3, np.nan, ALL)
 MISSING[:5] = ALL[:5]
 MISSING[7] = np.nan
-# So many texts are enough for a model that stores them.
+# The number of texts that is enough for a model that stores them.
 FEW = 60
 SOME = np.where(random.rand(90) < 0.5, -1, Y)
 

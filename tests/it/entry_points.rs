@@ -171,7 +171,8 @@ fn serve(model: &Model, timeout: &str) -> Place {
     serve_with(&[("models/m/1", model)], timeout, |_| ())
 }
 
-/// The same with several versions, and more settings of the model.
+/// A server with all protocols and a request log, with several versions, and more settings of the
+/// model.
 fn serve_with(
     versions: &[(&str, &Model)],
     timeout: &str,

@@ -174,7 +174,7 @@ fn a_new_list_takes_over_under_load_and_a_bad_one_changes_nothing() {
         }
         answers
     });
-    // The same version number from another directory, and one more model.
+    // The version number of `m` from another directory, and one more model.
     let root = place.root.path();
     let second = listed("m", &root.join("second/m"), "");
     let other = listed("other", &data(HALF_PLUS_TWO), "");

@@ -415,7 +415,7 @@ fn raw_outputs_of_any_size_come_in_their_order() {
     }
 }
 
-/// The same request over gRPC, whose large outputs follow the message.
+/// Sends the request over gRPC, where large outputs follow the message.
 fn check_over_grpc(
     server: &TestServer,
     inputs: &[Value],

@@ -30,7 +30,7 @@ fn models_are_listed_with_their_versions() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         let json = answer.json();
         assert_eq!(json["models"], json!(["a", "b"]), "{path}");
-        // The same as the status of each model.
+        // Each status is that of the model's own route.
         assert_eq!(json["status"]["a"], place.server.get("/v1/models/a").json());
         assert_eq!(json["status"]["b"], place.server.get("/v1/models/b").json());
         let failed = &json["status"]["b"]["model_version_status"][0];

@@ -16,7 +16,7 @@ fn invoke(server: &TestServer, kind: &str, body: impl AsRef<[u8]>) -> Answer {
     request(server.address, "POST", "/invocations", &[("Content-Type", kind)], body)
 }
 
-/// The same, with the header `Accept`.
+/// Sends a body of the content type `kind` with the header `Accept`.
 fn invoke_for(server: &TestServer, accept: &str, kind: &str, body: impl AsRef<[u8]>) -> Answer {
     let headers = [("Content-Type", kind), ("Accept", accept)];
     request(server.address, "POST", "/invocations", &headers, body)

@@ -52,7 +52,7 @@ fn row(index: usize) -> [f64; 3] {
     [part(7), part(11), part(13)]
 }
 
-/// So many rows of these columns, 0 for income, 1 for age, 2 for debt.
+/// `rows` rows of these columns, 0 for income, 1 for age, 2 for debt.
 fn table(header: &str, columns: &[usize], rows: usize) -> String {
     let line = |index: usize| {
         let values = row(index);

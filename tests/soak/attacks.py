@@ -93,7 +93,7 @@ class DeclaredShape(Attack):
 
 
 class DeclaredShapeGrpc(Attack):
-    """The same over gRPC."""
+    """Tensors over gRPC that declare 2^28 elements and have no values."""
 
     def once(self) -> str:
         dtype = random.choice([FLOAT, COMPLEX128])
@@ -274,7 +274,7 @@ ATTACKS: dict[type[Attack], float] = {
     Malformed: 0.05,
     Abandoned: 0.1,
 }
-# Those that the soak mixes into its traffic.
+# The attacks that the soak mixes into its traffic.
 DISTURBANCES: dict[type[Attack], float] = {
     SlowBodies: 0,
     NeverReads: 5,

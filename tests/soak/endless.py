@@ -18,7 +18,7 @@ INT64 = 9
 
 
 class Endless(Attack):
-    """One such request after a few short ones, after which the server expects a short run."""
+    """A run that does not end, after a few short ones, which make the server expect a short run."""
 
     def once(self) -> str:
         path = model(random.choice(list(LOOPS)))
@@ -28,7 +28,7 @@ class Endless(Attack):
 
 
 class EndlessGrpc(Attack):
-    """The same over gRPC."""
+    """A run that does not end, asked for over gRPC."""
 
     def once(self) -> str:
         count = ITERATIONS.to_bytes(8, "little")
@@ -50,7 +50,7 @@ class EndlessLeft(Attack):
 # The pause in seconds after each request.
 ENDLESS: dict[type[Attack], float] = {Endless: 0, EndlessGrpc: 0, EndlessLeft: 1}
 
-# Those of `run`: the clients, and how often a second an honest one asks.
+# The clients of `run`, and how often a second an honest one asks.
 CLIENTS, RATE = 16, 5
 # How long the process may take to be as it was.
 SETTLES_IN = 60
@@ -59,7 +59,7 @@ MORE_THREADS, MORE_MEMORY = 16, 128 << 20
 
 
 def run(requests: int, bounds) -> int:
-    """So many requests to each model of LOOPS, one model after the other."""
+    """`requests` requests to each model of LOOPS, one model after the other."""
     server = Server("--request-timeout", "500ms", loops=True)
     for name in LOOPS:
         bounds.row(f"{name} answers", "", "three iterations", answers(server, name))
@@ -98,7 +98,7 @@ def run(requests: int, bounds) -> int:
 
 
 def ask(server: Server, name: str, requests: int) -> collections.Counter:
-    """The statuses of so many requests that do not end."""
+    """The statuses of `requests` requests that do not end."""
     attack = Endless(server.http, server.grpc)
     body = b'{"inputs": %d}' % ITERATIONS
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:

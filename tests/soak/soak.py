@@ -6,7 +6,7 @@ describes the runs.
     tests/soak/soak.py soak 1h         every protocol, reloads, kills of workers
     tests/soak/soak.py chaos [NAME]    full disk, no descriptors, little memory, stops
     tests/soak/soak.py overload 60s    twice the capacity, a tenth of it with high priority
-    tests/soak/soak.py endless 1000    so many runs that do not end, of each runtime
+    tests/soak/soak.py endless 1000    1000 runs that do not end, of each runtime
     tests/soak/soak.py rows            models that mix rows: no answer depends on other requests
 
 Prints a table. The exit status is 1 when a bound is missed.
@@ -38,8 +38,9 @@ from server import ROOT, Sampler, Server
 from traffic import ATTACKED_MIX, EVERY_PROTOCOL, Traffic
 
 PROCESS_MEMORY = 1024 * MIB
-# The last part of the attacks asks for runs that do not end, which have this time limit. Honest requests may take so
-# many milliseconds meanwhile, and the pool of such runs has so many threads at the most, which stay.
+# The last part of the attacks asks for runs that do not end: its share of the time, and the time limit of a run in
+# seconds. Then how many milliseconds an honest request may take meanwhile, and the most threads of the pool of such
+# runs, which stay.
 ENDLESS_PART, RUN_SECONDS, LONGEST_WAIT, STARTED_THREADS = (
     0.25,
     10,

@@ -115,7 +115,7 @@ def same(one, other):
 
 
 def close(one, other):
-    """The same, but for the last digits of floats."""
+    """Whether two JSON values are equal but for the last digits of floats."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-7) or same(one, other)
     if isinstance(one, list) and isinstance(other, list):

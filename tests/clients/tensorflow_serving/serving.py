@@ -39,7 +39,7 @@ class Server:
 
 
 class ModelServer:
-    """The same binary as tensorflow_model_server, until closed. Files are given as {flag: text}."""
+    """The server as tensorflow_model_server, until closed. Files are given as {flag: text}."""
 
     def __init__(self, *flags, files=None):
         self.folder = tempfile.TemporaryDirectory()

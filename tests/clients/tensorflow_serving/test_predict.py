@@ -104,7 +104,7 @@ class Predict(Case):
                 raw = TensorProto(dtype=proto.dtype, tensor_content=values.tobytes())
                 raw.tensor_shape.CopyFrom(proto.tensor_shape)
                 answers = [self.predict(f"echo_{name}", x=raw)]
-                # The same as lists of numbers, which older clients send.
+                # The values as lists of numbers, which older clients send.
                 listed = TensorProto(dtype=proto.dtype)
                 listed.tensor_shape.CopyFrom(proto.tensor_shape)
                 fill(listed, name, values)

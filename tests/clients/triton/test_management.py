@@ -24,7 +24,7 @@ def plain(message):
 
 
 def numbers(value):
-    """The same JSON with its integers as text."""
+    """The JSON `value` with its integers as text."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):

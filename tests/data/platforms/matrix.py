@@ -30,7 +30,8 @@ PYTHONS = {
     "1.7.2": ("3.12", []), "1.8.0": ("3.12", []), "1.9.1": ("3.12", []),
 }  # fmt: skip
 TOLERANCE = 1e-9
-# Rows that scikit-learn refuses are asked for one by one; so many of them for each model.
+# The number of rows of each model that are asked for one by one, of those that scikit-learn
+# refuses.
 REFUSED_ROWS = 12
 HUGE = 1e15
 # Where rows may differ: expressions of cases, which of their rows, and the words of the table.

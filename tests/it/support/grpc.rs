@@ -89,7 +89,7 @@ impl Caller {
         self.call_with(path, message, None)
     }
 
-    /// The same with an entry of metadata.
+    /// Sends `message` unchanged, with an entry of metadata.
     pub fn call_with(
         &self,
         path: &'static str,
@@ -231,7 +231,7 @@ pub fn head() -> Vec<u8> {
     head_of(PREDICT)
 }
 
-/// The same for the method at `path`.
+/// The header block of a call of the method at `path`, without Huffman coding.
 pub fn head_of(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (index, value) in [(4, path), (1, "h"), (31, "application/grpc")] {
@@ -261,7 +261,7 @@ impl Frames {
         Frames::over(TcpStream::connect(address).expect("connects"), settings)
     }
 
-    /// The same from another address of this machine.
+    /// Connects from another address of this machine and sends the preface without settings.
     pub fn connect_from(client: Ipv4Addr, address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&SocketAddr::from((client, 0)).into()).expect("an address of the loopback");

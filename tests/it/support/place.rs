@@ -188,7 +188,7 @@ impl Place {
         self.ask_as(None, "m", input, deadline)
     }
 
-    /// The same of any model, with a priority.
+    /// An inference of any model with a priority, which starts when the future is polled.
     pub fn ask_as(
         &self,
         priority: Option<Priority>,

@@ -20,9 +20,9 @@ pub enum Fault {
     None,
     /// A refusal with this status and S3 error code.
     Status(u16, &'static str),
-    /// The same, with the header that names the bucket's region.
+    /// A refusal with this status and S3 error code, and the header that names the bucket's region.
     Region(u16, &'static str),
-    /// The connection ends after so many bytes of the content.
+    /// The connection ends after this many bytes of the content.
     Truncate(usize),
     /// Nothing is sent for so long, in the middle of the content.
     Stall(Duration),

@@ -34,7 +34,7 @@ def files(folder):
 
 
 class Transform(test_local.Local):
-    # These belong to the other file.
+    # Tests of the other file, which are not run again here.
     test_deploy_predict_and_transform = None
     test_the_runtime_client = None
 
