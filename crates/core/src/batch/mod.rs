@@ -280,10 +280,12 @@ impl BatchQueue {
     /// Runs a request, alone or with others.
     ///
     /// # Errors
-    /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline`
-    /// passes first; [`Code::Unavailable`] when the queue is full or the model has as many requests
-    /// as it may have, also of a request that waits and makes room for one of a higher priority;
-    /// [`Code::InvalidArgument`] for more rows than the configured batch size allows.
+    /// What the model reports for this request; [`Code::DeadlineExceeded`] when `deadline` passes first;
+    /// [`Code::Unavailable`] when the queue is full or the model has as many requests as it may have, also for a
+    /// request that waits and makes room for one of a higher priority, when too many runs of the version have not
+    /// ended at their deadlines, when no batch thread can be started, and when the server stops; [`Code::Internal`]
+    /// when its batch panics. With [`BatchMode::On`] also [`Code::InvalidArgument`] for more rows than a batch may
+    /// have, and [`Code::FailedPrecondition`] for outputs that do not have the rows of the inputs.
     pub async fn submit(
         &self,
         inputs: Vec<Tensor>,
