@@ -1,6 +1,6 @@
 //! The core: the model repository, the inference pipeline, batching, metrics and the request log.
 //!
-//! It does not depend on HTTP, on any protocol, or on any platform by name.
+//! The core does not depend on HTTP, on any protocol, or on any platform by name.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -49,7 +49,7 @@ pub fn size_of(value: &Value) -> Outcome {
     }
 }
 
-/// The same elements in the shape `shape`.
+/// The elements of `value` in the shape `shape`.
 ///
 /// # Errors
 /// If a row does not keep a place of its own.

@@ -6,11 +6,11 @@ use std::fmt;
 /// request that is joined with others in a batch gets the outputs that it gets alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowDependence {
-    /// It does depend on that row alone: an evaluator of our own computes one row after the other.
+    /// Each row does: an evaluator of our own computes one row after the other.
     ByConstruction,
-    /// It does depend on that row alone: the analysis of the graph has proven it.
+    /// Each row does: the analysis of the graph has proven it.
     Proven,
-    /// It depends on other rows: an operation mixes rows, or its result depends on their number.
+    /// Some row does not: an operation mixes rows, or its result depends on their number.
     Mixed(RowFinding),
     /// Unknown: the analysis has no rule for an operation, or for how it is used.
     Unknown(RowFinding),

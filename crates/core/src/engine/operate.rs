@@ -76,7 +76,7 @@ impl Engine {
     /// Loads one more model like [`Engine::load_model`], at the request of the user `by`.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Engine::load_model`].
     pub async fn load_for(&self, source: SourceConfig, deadline: Instant, by: &str) -> Result<()> {
         self.0.repository.fetch_for(&source, deadline).await?;
         let outcome = self.0.repository.load_model(source, deadline, by).await;
@@ -94,7 +94,7 @@ impl Engine {
     /// Unloads a model like [`Engine::unload_model`], at the request of the user `by`.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Engine::unload_model`].
     pub async fn unload_for(&self, name: &str, by: &str) -> Result<()> {
         let outcome = self.0.repository.unload_model(name, by).await;
         outcome.unwrap_or_else(|_| Err(stopping()))

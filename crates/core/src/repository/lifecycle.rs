@@ -1,6 +1,6 @@
 //! The lifecycle manager: the one thread that decides which versions are loaded.
 //!
-//! It collects [`ManagerEvent`]s: requests from other threads ([`control`]) and reports of loads
+//! The manager collects [`ManagerEvent`]s: requests from other threads ([`control`]) and reports of loads
 //! and unloads, which run on threads of their own ([`work`]), so that a slow load never delays
 //! another model. Each changes the [`ModelEntry`] of one model. Every so often it scans the sources
 //! ([`scan`]), which can change all entries. Then it carries out, model by model, the next
