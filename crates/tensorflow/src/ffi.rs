@@ -77,7 +77,7 @@ macro_rules! api {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             /// Not part of the C API, and missing from some builds.
             set_max_parallelism: Option<unsafe extern "C" fn(c_int)>,
-            /// As above.
+            /// Not part of the C API, and missing from some builds.
             is_cuda_enabled: Option<unsafe extern "C" fn() -> bool>,
             /// Never closed: the library leaves threads and exit handlers behind, which would
             /// then run in unmapped memory.
