@@ -1,5 +1,5 @@
-//! The table of formats. The first that fits counts. docs/platforms.md says which commands were run, and with
-//! which versions.
+//! The table of formats. The first that fits counts. docs/platforms/other-formats.md says which commands were run,
+//! and with which versions.
 
 use super::ForeignFormat;
 use super::RecognisedBy::{Content, Ending, Folder};
