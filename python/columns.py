@@ -2,7 +2,7 @@
 
 scikit-learn keeps no dtypes of the data that an estimator was fitted on. They follow from what the
 steps have learnt: the categories of encoders, the statistics of imputers, and that vectorizers take
-texts. The rules are those of the server's own evaluator (crates/tabular/src/sklearn), so that a model
+texts. The rules are those of the server's own evaluator (crates/sklearn), so that a model
 has the same inputs there and here.
 """
 

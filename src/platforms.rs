@@ -35,20 +35,20 @@ fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
     #[cfg(feature = "tflite")]
     all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())));
     #[cfg(feature = "xgboost")]
-    all.push(Arc::new(tensorserve_tabular::xgboost::XGBOOST));
+    all.push(Arc::new(tensorserve_boosters::xgboost::XGBOOST));
     // Before scikit-learn, which takes any pickle.
     #[cfg(feature = "lightgbm")]
-    all.push(Arc::new(tensorserve_tabular::lightgbm::LIGHTGBM));
+    all.push(Arc::new(tensorserve_boosters::lightgbm::LIGHTGBM));
     #[cfg(feature = "catboost")]
-    all.push(Arc::new(tensorserve_tabular::catboost::CATBOOST));
+    all.push(Arc::new(tensorserve_boosters::catboost::CATBOOST));
     #[cfg(feature = "sklearn")]
-    all.push(Arc::new(tensorserve_tabular::sklearn::SCIKIT_LEARN));
+    all.push(Arc::new(tensorserve_sklearn::SCIKIT_LEARN));
     #[cfg(feature = "pmml")]
-    all.push(Arc::new(tensorserve_tabular::pmml::PMML));
+    all.push(Arc::new(tensorserve_pmml::PMML));
     #[cfg(feature = "spark")]
-    all.push(Arc::new(tensorserve_tabular::spark::SPARK));
+    all.push(Arc::new(tensorserve_spark::SPARK));
     #[cfg(feature = "h2o")]
-    all.push(Arc::new(tensorserve_tabular::h2o::H2O));
+    all.push(Arc::new(tensorserve_h2o::H2O));
     #[cfg(feature = "pytorch")]
     all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())));
     #[cfg(feature = "executorch")]

@@ -27,7 +27,13 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "rows", "tensor"]),
     ("onnx", &["platform", "rows", "tensor"]),
     ("litert", &["codec", "platform", "rows", "tensor"]),
-    ("tabular", &["codec", "platform", "tensor"]),
+    ("pickle", &["codec", "tensor"]),
+    ("tabular", &["pickle", "platform", "tensor"]),
+    ("boosters", &["codec", "pickle", "platform", "tabular", "tensor"]),
+    ("sklearn", &["boosters", "codec", "pickle", "platform", "tabular", "tensor"]),
+    ("pmml", &["codec", "platform", "tabular", "tensor"]),
+    ("spark", &["codec", "platform", "tabular", "tensor"]),
+    ("h2o", &["boosters", "codec", "platform", "tabular", "tensor"]),
     ("torch", &["codec", "platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),
     ("python", &["platform", "preprocessing", "tensor", "workers"]),
@@ -134,7 +140,7 @@ fn program() -> Vec<Source> {
 /// The workspace crates that a manifest names as dependencies, including dev-dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let names = manifest.lines().filter_map(|line| line.strip_prefix("tensorserve-"));
-    names.map(|rest| rest.chars().take_while(char::is_ascii_alphabetic).collect()).collect()
+    names.map(|rest| rest.chars().take_while(char::is_ascii_alphanumeric).collect()).collect()
 }
 
 #[test]
@@ -258,18 +264,18 @@ fn add_use(levels: &mut BTreeMap<Vec<String>, Siblings>, module: &[String], name
 /// Recursive structures: the parts of the first module's structure are again of any kind that the
 /// second module reads.
 const RECURSIVE: &[(&str, &str, &str)] = &[
-    ("tabular", "pmml::mining", "pmml::model"), // Segments are models.
-    ("tabular", "pmml::anomaly", "pmml::model"), // It is about a model.
-    ("tabular", "sklearn::ensemble", "sklearn::compile"), // Members are estimators.
-    ("tabular", "sklearn::column_transformer", "sklearn::compile"), // Its parts are transformers.
-    ("tabular", "sklearn::calibrated", "sklearn::compile"), // Members of these are estimators.
-    ("tabular", "sklearn::gaussian_process", "sklearn::compile"),
-    ("tabular", "sklearn::iterative_imputer", "sklearn::compile"),
-    ("tabular", "sklearn::multi", "sklearn::compile"),
-    ("tabular", "sklearn::one_against", "sklearn::compile"),
-    ("tabular", "sklearn::stacking", "sklearn::compile"),
-    ("tabular", "sklearn::wrapper", "sklearn::compile"),
-    ("tabular", "h2o::ensemble", "h2o::model"), // Its members are models.
+    ("pmml", "mining", "model"),                  // Segments are models.
+    ("pmml", "anomaly", "model"),                 // It is about a model.
+    ("sklearn", "ensemble", "compile"),           // Members are estimators.
+    ("sklearn", "column_transformer", "compile"), // Its parts are transformers.
+    ("sklearn", "calibrated", "compile"),         // Members of these are estimators.
+    ("sklearn", "gaussian_process", "compile"),
+    ("sklearn", "iterative_imputer", "compile"),
+    ("sklearn", "multi", "compile"),
+    ("sklearn", "one_against", "compile"),
+    ("sklearn", "stacking", "compile"),
+    ("sklearn", "wrapper", "compile"),
+    ("h2o", "ensemble", "model"), // Its members are models.
 ];
 
 fn is_recursive(member: &str, module: &[String], named: &[String]) -> bool {

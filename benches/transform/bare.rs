@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use bytes::{Bytes, BytesMut};
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
+use tensorserve_boosters::xgboost::XGBOOST;
 use tensorserve_codec::csv;
 use tensorserve_platform::{Executable, LoadOptions, Platform, RunOptions};
-use tensorserve_tabular::xgboost::XGBOOST;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor};
 use tensorserve_tensorflow::TensorFlow;
 

@@ -4,18 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use tensorserve_boosters::catboost::CATBOOST;
+use tensorserve_boosters::lightgbm::LIGHTGBM;
+use tensorserve_boosters::xgboost::XGBOOST;
+use tensorserve_h2o::H2O;
 use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
+use tensorserve_pickle::{self as pickles, PickleValue};
 use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platform, RunOptions};
-use tensorserve_tabular::catboost::CATBOOST;
-use tensorserve_tabular::h2o::H2O;
-use tensorserve_tabular::lightgbm::LIGHTGBM;
-use tensorserve_tabular::pickle::{self as pickles, PickleValue};
-use tensorserve_tabular::pmml::PMML;
-use tensorserve_tabular::sklearn::SCIKIT_LEARN;
-use tensorserve_tabular::spark::SPARK;
-use tensorserve_tabular::xgboost::XGBOOST;
+use tensorserve_pmml::PMML;
+use tensorserve_sklearn::SCIKIT_LEARN;
+use tensorserve_spark::SPARK;
 use tensorserve_tensor::{Shape, Signature, Tensor};
 use tensorserve_tensorflow::{GpuConfig, TensorFlow, TensorFlowConfig};
 

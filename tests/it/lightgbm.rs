@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::lightgbm::LIGHTGBM;
-use tensorserve_tabular::sklearn::SCIKIT_LEARN;
+use tensorserve_boosters::lightgbm::LIGHTGBM;
+use tensorserve_sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::pmml::PMML;
+use tensorserve_pmml::PMML;
 
 use crate::support::client::{get, post};
 use crate::support::data;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tensorserve::config::ModelSettings;
+use tensorserve_boosters::lightgbm::LIGHTGBM;
 use tensorserve_platform::{LoadOptions, Platform};
-use tensorserve_tabular::lightgbm::LIGHTGBM;
-use tensorserve_tabular::sklearn::SCIKIT_LEARN;
+use tensorserve_sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, settings};
 use crate::support::{alike, data};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tensorserve_tabular::sklearn::SCIKIT_LEARN;
+use tensorserve_sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, config, settings};
 use crate::support::{alike, data};

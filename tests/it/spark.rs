@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
-use tensorserve_tabular::spark::SPARK;
+use tensorserve_spark::SPARK;
 
 use crate::support::client::{post, request};
 use crate::support::data;

@@ -2,20 +2,21 @@
 
 /// The versions of a library whose predictions were compared with those of its evaluator here.
 #[derive(Clone, Copy)]
-pub(crate) struct ComparedVersions {
+pub struct ComparedVersions {
     /// What the versions are of, such as `Spark`.
-    pub(crate) library: &'static str,
-    /// Major and minor number.
-    pub(crate) oldest: (u32, u32),
-    pub(crate) newest: (u32, u32),
+    pub library: &'static str,
+    /// The major and minor number of the oldest.
+    pub oldest: (u32, u32),
+    /// The major and minor number of the newest.
+    pub newest: (u32, u32),
     /// Whether each of them records its version: a model without one is then of another.
-    pub(crate) recorded: bool,
+    pub recorded: bool,
 }
 
 impl ComparedVersions {
     /// The warning for a model that another version wrote, or one that its file does not record.
     /// `version` is its text: the numbers begin at the first digit.
-    pub(crate) fn warning(&self, version: &str) -> Option<String> {
+    pub fn warning(&self, version: &str) -> Option<String> {
         if version.is_empty() && !self.recorded {
             return None;
         }
@@ -39,7 +40,7 @@ impl ComparedVersions {
 }
 
 /// The first two numbers of a version; 0 for what is no number.
-pub(crate) fn version_numbers(version: &str) -> (u32, u32) {
+pub fn version_numbers(version: &str) -> (u32, u32) {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }

@@ -8,21 +8,22 @@ use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Result;
 
 /// A model that was read.
-pub(crate) struct Evaluated {
+pub struct Evaluated {
     /// Sorted by name.
-    pub(crate) signatures: Vec<Signature>,
-    pub(crate) executable: Arc<dyn Executable>,
+    pub signatures: Vec<Signature>,
+    /// What runs it.
+    pub executable: Arc<dyn Executable>,
     /// The program that wrote it, if it says so.
-    pub(crate) written_by: String,
+    pub written_by: String,
     /// Size of its files in bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// What the operator should know before the model is used, a line of the log each.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Evaluated {
     /// The model in `file`, which has at most `max_bytes`: what `read` makes of its bytes.
-    pub(crate) fn read(
+    pub fn read(
         file: &Path,
         max_bytes: u64,
         read: impl FnOnce(Vec<u8>) -> Result<Evaluated>,
@@ -34,7 +35,7 @@ impl Evaluated {
     }
 
     /// A model with one signature. The caller sets `bytes`.
-    pub(crate) fn new(
+    pub fn new(
         signature: Signature,
         executable: impl Executable + 'static,
         written_by: String,
@@ -49,13 +50,13 @@ impl Evaluated {
     }
 
     /// What `tensorserve inspect` shows.
-    pub(crate) fn inspection(self) -> Inspection {
+    pub fn inspection(self) -> Inspection {
         let Evaluated { signatures, written_by, bytes, .. } = self;
         Inspection { signatures, written_by, bytes, external_ops: Vec::new() }
     }
 
     /// What is served.
-    pub(crate) fn loaded(self) -> Loaded {
+    pub fn loaded(self) -> Loaded {
         let Evaluated { signatures, executable, bytes, .. } = self;
         Loaded { signatures, executable, bytes, marshalled_hooks: false, external_ops: Vec::new() }
     }

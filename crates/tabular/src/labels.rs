@@ -1,10 +1,6 @@
 //! The labels of the classes of a classifier.
 
-#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
-use crate::pickle::{NumpyArray, PickleValue, dtype_kind};
-#[cfg(feature = "lightgbm")]
-use crate::refusal;
-#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
+use tensorserve_pickle::{NumpyArray, PickleValue, dtype_kind};
 use tensorserve_tensor::error::Error;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
@@ -14,21 +10,26 @@ const TYPICAL_LABEL_BYTES: usize = 8;
 
 /// The most bytes of all labels that are text. Values of a pickle are shared, so that a small file
 /// could expand to gigabytes.
-#[cfg(any(feature = "sklearn", feature = "lightgbm"))]
 const MAX_TEXT_BYTES: usize = 1 << 24;
 
 /// The labels of the classes of a classifier.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ClassLabels {
+pub enum ClassLabels {
+    /// Integers.
     Ints(Vec<i64>),
+    /// Floating-point numbers.
     Floats(Vec<f64>),
+    /// Strings.
     Texts(Vec<String>),
     /// 0 for false, 1 for true.
     Bools(Vec<i64>),
 }
 
 impl ClassLabels {
-    pub(crate) fn len(&self) -> usize {
+    /// The number of classes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // A classifier has classes.
+    pub fn len(&self) -> usize {
         match self {
             ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => labels.len(),
             ClassLabels::Floats(labels) => labels.len(),
@@ -37,14 +38,12 @@ impl ClassLabels {
     }
 
     /// The integers from 0 to `count` - 1.
-    #[cfg(feature = "sklearn")]
-    pub(crate) fn range(count: usize) -> Self {
+    pub fn range(count: usize) -> Self {
         ClassLabels::Ints((0..).take(count).collect())
     }
 
     /// The labels in a pickled array or list.
-    #[cfg(feature = "lightgbm")]
-    pub(crate) fn read(value: PickleValue) -> Result<Self> {
+    pub fn read(value: PickleValue) -> Result<Self> {
         let array = value.array().filter(|array| array.kind() != dtype_kind::OBJECT);
         let labels = match array {
             Some(array) => ClassLabels::of_array(array),
@@ -55,13 +54,12 @@ impl ClassLabels {
             let message = format!(
                 "the labels of the classes are {found}, not an array of numbers or strings"
             );
-            refusal::unsupported(message)
+            Error::unsupported(message)
         })
     }
 
     /// The labels in an array whose elements are not Python objects.
-    #[cfg(any(feature = "sklearn", feature = "lightgbm"))]
-    pub(crate) fn of_array(array: &NumpyArray) -> Option<Self> {
+    pub fn of_array(array: &NumpyArray) -> Option<Self> {
         Some(match array.kind() {
             dtype_kind::BOOL => ClassLabels::Bools(array.i64s()?),
             dtype_kind::INT | dtype_kind::UINT => ClassLabels::Ints(array.i64s()?),
@@ -71,8 +69,7 @@ impl ClassLabels {
     }
 
     /// Labels that are Python objects: strings or integers.
-    #[cfg(any(feature = "sklearn", feature = "lightgbm"))]
-    pub(crate) fn of_objects(items: &[PickleValue]) -> Option<Self> {
+    pub fn of_objects(items: &[PickleValue]) -> Option<Self> {
         let mut bytes = 0_usize;
         let mut text = |item: &PickleValue| {
             let text = item.text()?;
@@ -88,8 +85,7 @@ impl ClassLabels {
     }
 
     /// The bytes of all labels that are text.
-    #[cfg(feature = "sklearn")]
-    pub(crate) fn text_bytes(&self) -> usize {
+    pub fn text_bytes(&self) -> usize {
         match self {
             ClassLabels::Texts(labels) => labels.iter().map(String::len).sum(),
             ClassLabels::Ints(_) | ClassLabels::Floats(_) | ClassLabels::Bools(_) => 0,
@@ -97,7 +93,7 @@ impl ClassLabels {
     }
 
     /// The dtype of a tensor of labels.
-    pub(crate) fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         match self {
             ClassLabels::Ints(_) => DType::Int64,
             ClassLabels::Floats(_) => DType::Double,
@@ -107,7 +103,7 @@ impl ClassLabels {
     }
 
     /// The labels of `classes`, which are indices.
-    pub(crate) fn tensor(&self, classes: &[usize]) -> Result<Tensor> {
+    pub fn tensor(&self, classes: &[usize]) -> Result<Tensor> {
         let shape = Shape::vector(classes.len());
         match self {
             ClassLabels::Ints(labels) => {
@@ -139,10 +135,39 @@ impl ClassLabels {
     }
 }
 
-#[cfg(feature = "sklearn")]
 impl ClassLabels {
+    /// The index of a label.
+    #[must_use]
+    pub fn index_of(&self, label: PickleValue) -> Option<usize> {
+        match self {
+            ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => {
+                labels.iter().position(|known| label.int() == Some(*known))
+            }
+            ClassLabels::Floats(labels) => {
+                labels.iter().position(|known| label.float() == Some(*known))
+            }
+            ClassLabels::Texts(labels) => {
+                labels.iter().position(|known| label.text() == Some(known))
+            }
+        }
+    }
+
+    /// The label of `class` as a number; of a text, the index of the class.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)] // As NumPy converts them.
+    pub fn number(&self, class: usize) -> f64 {
+        let number = match self {
+            ClassLabels::Ints(labels) | ClassLabels::Bools(labels) => {
+                labels.get(class).map(|label| *label as f64)
+            }
+            ClassLabels::Floats(labels) => labels.get(class).copied(),
+            ClassLabels::Texts(_) => None,
+        };
+        number.unwrap_or(class as f64)
+    }
+
     /// The place in `all` of each label; `None` if one is not there.
-    pub(crate) fn places_in(&self, all: &ClassLabels) -> Option<Vec<usize>> {
+    pub fn places_in(&self, all: &ClassLabels) -> Option<Vec<usize>> {
         fn places<T: PartialEq>(own: &[T], all: &[T]) -> Option<Vec<usize>> {
             own.iter().map(|own| all.iter().position(|other| other == own)).collect()
         }
@@ -157,7 +182,7 @@ impl ClassLabels {
 
     /// The labels of the classes of several outputs, each with labels of the same type: `classes` has an
     /// index for each row and output.
-    pub(crate) fn matrix(labels: &[ClassLabels], rows: usize, classes: &[usize]) -> Result<Tensor> {
+    pub fn matrix(labels: &[ClassLabels], rows: usize, classes: &[usize]) -> Result<Tensor> {
         let shape = Shape::new(&[dimension_of(rows), dimension_of(labels.len())])?;
         // The labels of all outputs in one list, and where those of each begin.
         let Some((first, others)) = labels.split_first() else {
@@ -186,7 +211,6 @@ impl ClassLabels {
     }
 }
 
-#[cfg(feature = "sklearn")]
 fn dimension_of(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -1,62 +1,31 @@
-//! Models that are evaluated here, without the library that trained them: XGBoost, LightGBM, CatBoost,
-//! scikit-learn, PMML, Spark and H2O. Each is read from its file into plain data, and a run is arithmetic
-//! on that.
+//! What the evaluators of models of tables share. XGBoost, LightGBM, CatBoost, scikit-learn, PMML, Spark and H2O each
+//! read a model from its files into plain data, and a run is arithmetic on that: no library of theirs is needed, and no
+//! code in a model file is executed.
 //!
-//! Each platform has a Cargo feature. No code in a model file is executed.
+//! * [`FilePlatform`] is the platform of such a library, [`Evaluated`] a model that was read, [`ModelFiles`] finds its
+//!   file, and [`ComparedVersions`] knows with which versions its answers were compared;
+//! * [`trees`] is the forest that the trees of all libraries become; [`labels`], [`matrix`], [`numeric`] and [`murmur`]
+//!   are parts of several evaluators.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
-// Each platform uses a part of what they share.
-#![cfg_attr(not(all(feature = "sklearn", feature = "spark", feature = "h2o")), allow(dead_code))]
 
+pub use self::compared::{ComparedVersions, version_numbers};
+pub use self::evaluated::Evaluated;
+pub use self::model_files::ModelFiles;
 pub use self::platform::FilePlatform;
 
-#[cfg(feature = "catboost")]
-pub mod catboost;
 mod compared;
 mod evaluated;
-#[cfg(feature = "h2o")]
-pub mod h2o;
-#[cfg(any(feature = "sklearn", feature = "lightgbm", feature = "catboost"))]
-mod labels;
-#[cfg(feature = "lightgbm")]
-pub mod lightgbm;
-#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
-mod matrix;
-#[cfg(any(feature = "xgboost", feature = "lightgbm", feature = "catboost"))]
+pub mod labels;
+pub mod matrix;
 mod model_files;
-#[cfg(any(feature = "sklearn", feature = "spark"))]
-mod murmur;
-mod numeric;
-#[cfg(feature = "pickle")]
-pub mod pickle;
+pub mod murmur;
+pub mod numeric;
 mod platform;
-#[cfg(feature = "pmml")]
-pub mod pmml;
-mod refusal;
-#[cfg(feature = "sklearn")]
-pub mod sklearn;
-#[cfg(feature = "spark")]
-pub mod spark;
-#[cfg(all(test, any(feature = "h2o", feature = "pickle", feature = "pmml", feature = "spark")))]
-mod testing;
-#[cfg(all(
-    test,
-    feature = "xgboost",
-    feature = "lightgbm",
-    feature = "catboost",
-    feature = "sklearn"
-))]
-mod tests;
-#[cfg(any(
-    feature = "xgboost",
-    feature = "lightgbm",
-    feature = "sklearn",
-    feature = "spark",
-    feature = "h2o"
-))]
-mod trees;
-#[cfg(feature = "xgboost")]
-pub mod xgboost;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::expect_used, clippy::indexing_slicing)]
+pub mod testing;
+pub mod trees;

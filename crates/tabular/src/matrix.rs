@@ -10,12 +10,7 @@ const MAX_SHOWN_NAMES: usize = 32;
 ///
 /// # Errors
 /// If it has another shape, with the names of the features unless there are too many.
-pub(crate) fn count_rows(
-    name: &str,
-    input: &Tensor,
-    features: usize,
-    names: &[String],
-) -> Result<usize> {
+pub fn count_rows(name: &str, input: &Tensor, features: usize, names: &[String]) -> Result<usize> {
     match *input.shape().dims() {
         [rows, columns] if usize::try_from(columns) == Ok(features) => {
             usize::try_from(rows).map_err(|_| Error::invalid("a negative number of rows"))

@@ -9,26 +9,30 @@ use tensorserve_tensor::error::{Code, Error, Result};
 const MAX_SNIFFED_FILES: usize = 16;
 
 /// How the file of a model is found.
-pub(crate) struct ModelFiles {
-    /// The library, as in [`FilePlatform::title`](crate::FilePlatform::title).
-    pub(crate) title: &'static str,
+pub struct ModelFiles {
+    /// The library, as in [`FilePlatform`](crate::FilePlatform).
+    pub title: &'static str,
     /// Endings that only this library uses.
-    pub(crate) own: &'static [&'static str],
+    pub own: &'static [&'static str],
     /// Endings that other programs use, too: `looks_like_model` decides.
-    pub(crate) shared: &'static [&'static str],
+    pub shared: &'static [&'static str],
     /// Endings by which another platform is recognised: they are looked for last, which is where this platform is
     /// named.
-    pub(crate) named: &'static [&'static str],
+    pub named: &'static [&'static str],
     /// Whether the content of a file with one of the `shared` endings is a model of this library.
-    pub(crate) looks_like_model: fn(&Path) -> bool,
+    pub looks_like_model: fn(&Path) -> bool,
 }
 
 impl ModelFiles {
-    pub(crate) fn recognises(&self, place: &Place) -> bool {
+    /// Whether `place` has a file of the library.
+    #[must_use]
+    pub fn recognises(&self, place: &Place) -> bool {
         place.has_file(self.own) || self.by_content(place).next().is_some()
     }
 
-    pub(crate) fn check(&self, folder: &Path) -> Completeness {
+    /// Whether `folder` has one such file.
+    #[must_use]
+    pub fn check(&self, folder: &Path) -> Completeness {
         match self.find(folder) {
             Ok(_) => Completeness::Complete,
             Err(error) if error.code() == Code::NotFound => {
@@ -39,7 +43,7 @@ impl ModelFiles {
     }
 
     /// The file of the model: `path` itself, or the one in the folder `path`.
-    pub(crate) fn find(&self, path: &Path) -> Result<PathBuf> {
+    pub fn find(&self, path: &Path) -> Result<PathBuf> {
         let place = Place::new(path);
         if place.is_file() {
             return Ok(path.to_owned());

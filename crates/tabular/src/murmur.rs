@@ -4,29 +4,29 @@
 
 /// The hash of a text that is given in pieces.
 #[derive(Clone, Copy)]
-pub(crate) struct Murmur3(u32);
+pub struct Murmur3(u32);
 
 impl Murmur3 {
     /// The hash of nothing, with a seed.
-    pub(crate) fn seeded(seed: u32) -> Self {
+    pub fn seeded(seed: u32) -> Self {
         Murmur3(seed)
     }
 
     /// Adds a block.
-    pub(crate) fn block(self, block: u32) -> Self {
+    pub fn block(self, block: u32) -> Self {
         let hash = self.0 ^ scrambled(block);
         Murmur3(hash.rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64))
     }
 
     /// Adds bytes, four a block; returns those that are left.
-    pub(crate) fn blocks(self, bytes: &[u8]) -> (Self, &[u8]) {
+    pub fn blocks(self, bytes: &[u8]) -> (Self, &[u8]) {
         let (blocks, rest) = bytes.as_chunks::<4>();
         let hash = blocks.iter().fold(self, |hash, block| hash.block(u32::from_le_bytes(*block)));
         (hash, rest)
     }
 
     /// Adds the last bytes, three at most.
-    pub(crate) fn rest(self, rest: &[u8]) -> Self {
+    pub fn rest(self, rest: &[u8]) -> Self {
         let mut last = [0; 4];
         last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
         // A block of zeros changes nothing.
@@ -35,7 +35,7 @@ impl Murmur3 {
 
     /// The hash of what was added, which has `length` bytes.
     #[allow(clippy::cast_possible_truncation)] // A length has 32 bits here.
-    pub(crate) fn finish(self, length: usize) -> i32 {
+    pub fn finish(self, length: usize) -> i32 {
         let mut hash = self.0 ^ length as u32;
         hash ^= hash >> 16;
         hash = hash.wrapping_mul(0x85eb_ca6b);

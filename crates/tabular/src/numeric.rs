@@ -5,12 +5,12 @@ use std::cmp::Ordering;
 
 /// The logistic function, as most libraries compute it: 0 from where the exponential overflows (-709.8), not only
 /// from where the result underflows (-745.1).
-pub(crate) fn logistic(x: f64) -> f64 {
+pub fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
 /// Turns logits into probabilities; all are NaN if one is, or if the largest is infinite.
-pub(crate) fn softmax(logits: &mut [f64]) {
+pub fn softmax(logits: &mut [f64]) {
     // Without the largest, no exponential overflows.
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum = exponentials(logits, largest);
@@ -18,7 +18,7 @@ pub(crate) fn softmax(logits: &mut [f64]) {
 }
 
 /// Replaces values by the exponentials of what they exceed `origin` by; returns their sum.
-pub(crate) fn exponentials(values: &mut [f64], origin: f64) -> f64 {
+pub fn exponentials(values: &mut [f64], origin: f64) -> f64 {
     let mut sum = 0.0;
     for value in values.iter_mut() {
         *value = (*value - origin).exp();
@@ -29,21 +29,28 @@ pub(crate) fn exponentials(values: &mut [f64], origin: f64) -> f64 {
 
 /// A link function of generalized linear models.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Link {
+pub enum Link {
+    /// The mean itself.
     Identity,
+    /// The natural logarithm.
     Log,
+    /// The logarithm of the odds.
     Logit,
+    /// 1 / mean.
     Inverse,
+    /// The quantile of the standard normal distribution.
     Probit,
+    /// ln(-ln(1 - mean)).
     CLogLog,
+    /// The square root.
     Sqrt,
-    /// With its exponent, which is not 0.
+    /// The power with this exponent, which is not 0.
     Power(f64),
 }
 
 impl Link {
     /// The mean that has this link: the inverse of the function.
-    pub(crate) fn mean(self, linear: f64) -> f64 {
+    pub fn mean(self, linear: f64) -> f64 {
         match self {
             Link::Identity => linear,
             Link::Log => linear.exp(),
@@ -58,16 +65,16 @@ impl Link {
 }
 
 /// A point of an isotonic regression.
-pub(crate) type Point = (f64, f64);
+pub type Point = (f64, f64);
 
 /// An isotonic regression: points that straight lines connect. How libraries round the lines differs.
-pub(crate) struct Isotonic {
+pub struct Isotonic {
     xs: Vec<f64>,
     ys: Vec<f64>,
 }
 
 /// Where a value is among the points.
-pub(crate) enum Located {
+pub enum Located {
     /// At a point.
     At(f64),
     /// Between two that follow each other.
@@ -81,25 +88,25 @@ pub(crate) enum Located {
 impl Isotonic {
     /// The function through the points; `None` if there are none, or if they are not pairs. `xs` ascend: other ones
     /// give some number.
-    pub(crate) fn new(xs: Vec<f64>, ys: Vec<f64>) -> Option<Self> {
+    pub fn new(xs: Vec<f64>, ys: Vec<f64>) -> Option<Self> {
         (!xs.is_empty() && xs.len() == ys.len()).then_some(Isotonic { xs, ys })
     }
 
     /// The least and the greatest x.
-    pub(crate) fn bounds(&self) -> (f64, f64) {
+    pub fn bounds(&self) -> (f64, f64) {
         let bounds = self.xs.first().zip(self.xs.last());
         bounds.map_or((f64::NAN, f64::NAN), |(first, last)| (*first, *last))
     }
 
     /// The point `index`; NaN if there is none.
-    pub(crate) fn point(&self, index: usize) -> Point {
+    pub fn point(&self, index: usize) -> Point {
         let at = |values: &[f64]| values.get(index).copied().unwrap_or(f64::NAN);
         (at(&self.xs), at(&self.ys))
     }
 
     /// The two points on both sides of `x`, the upper of which may be at it; of values beyond the points, the two
     /// that are closest. `None` if there is one point only.
-    pub(crate) fn around(&self, x: f64) -> Option<(Point, Point)> {
+    pub fn around(&self, x: f64) -> Option<(Point, Point)> {
         let last = self.xs.len().checked_sub(1).filter(|last| *last > 0)?;
         let high = self.xs.partition_point(|point| *point < x).clamp(1, last);
         Some((self.point(high - 1), self.point(high)))
@@ -107,7 +114,7 @@ impl Isotonic {
 
     /// Where `x` is, as Java's `Arrays.binarySearch` finds it. Points of a calibration share their x, so it matters
     /// which of them is found.
-    pub(crate) fn locate(&self, x: f64) -> Located {
+    pub fn locate(&self, x: f64) -> Located {
         let (mut low, mut high) = (0, self.xs.len());
         while low < high {
             // Java's bounds include the upper one.

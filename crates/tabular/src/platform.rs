@@ -12,18 +12,24 @@ use crate::evaluated::Evaluated;
 
 /// A platform whose models are read from their files and evaluated here, on one thread.
 pub struct FilePlatform {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
+    /// What [`Platform::name`] says.
+    pub name: &'static str,
+    /// What [`Platform::title`] says.
+    pub title: &'static str,
     /// What [`Platform::describe`] says.
-    pub(crate) description: &'static str,
-    pub(crate) input_style: InputStyle,
+    pub description: &'static str,
+    /// What [`Platform::input_style`] says.
+    pub input_style: InputStyle,
     /// Whether a model is a folder with subfolders.
-    pub(crate) has_folders: bool,
+    pub has_folders: bool,
     /// A model of another version is served, and named in the log; `None` if a file can be of any program.
-    pub(crate) compared: Option<ComparedVersions>,
-    pub(crate) recognises: fn(&Place) -> bool,
-    pub(crate) check: fn(&Path) -> Completeness,
-    pub(crate) read: fn(&Path) -> Result<Evaluated>,
+    pub compared: Option<ComparedVersions>,
+    /// What [`Platform::recognises`] does.
+    pub recognises: fn(&Place) -> bool,
+    /// What [`Platform::check`] does.
+    pub check: fn(&Path) -> Completeness,
+    /// Reads the model at a path.
+    pub read: fn(&Path) -> Result<Evaluated>,
 }
 
 impl Platform for FilePlatform {

@@ -3,32 +3,34 @@
 use std::path::{Path, PathBuf};
 
 /// A path in the project's folder.
-pub(crate) fn project(path: &str) -> PathBuf {
+pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// A path in the folder of test data.
-pub(crate) fn test_data(path: &str) -> PathBuf {
+pub fn test_data(path: &str) -> PathBuf {
     project("tests/data").join(path)
 }
 
 /// A linear congruential generator: the same numbers in each run.
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn seeded(seed: u64) -> Self {
+    /// A generator whose numbers follow from `seed`.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
         Random(seed)
     }
 
     /// A number below `limit`, which is at most 2^31.
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).expect("31 bits") % limit
     }
 
     /// Replaces one to `most` bytes by any, or by those of `alphabet`.
-    pub(crate) fn damage(&mut self, bytes: &mut [u8], most: usize, alphabet: Option<&[u8]>) {
+    pub fn damage(&mut self, bytes: &mut [u8], most: usize, alphabet: Option<&[u8]>) {
         for _ in 0..=self.below(most) {
             let at = self.below(bytes.len());
             bytes[at] = match alphabet {

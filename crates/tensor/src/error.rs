@@ -333,6 +333,16 @@ impl Error {
         Error::new(Code::FailedPrecondition, message)
     }
 
+    /// [`Code::DataLoss`]: a file is damaged.
+    pub fn damaged(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::DataLoss, message)
+    }
+
+    /// [`Code::Unimplemented`]: what an intact file or request has, and is not supported.
+    pub fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Code::Unimplemented, message)
+    }
+
     /// [`Code::Internal`].
     pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
         Error::new(Code::Internal, message)

@@ -122,7 +122,7 @@ def time_of(predict, rows, runs):
 
 
 def ours(program, folder):
-    command = [program, "--ignored", "--nocapture", "--exact", "tests::time_of_a_prediction"]
+    command = [program, "--ignored", "--nocapture", "--exact", "speed::time_of_a_prediction"]
     env = os.environ | {"TENSORSERVE_SPEED": folder}
     text = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
     lines = [line.split() for line in text.splitlines()]
@@ -133,7 +133,7 @@ def ours(program, folder):
 
 
 def build():
-    command = ["cargo", "test", "--release", "--locked", "-p", "tensorserve-tabular", "--no-run"]
+    command = ["cargo", "test", "--release", "--locked", "-p", "tensorserve-sklearn", "--no-run"]
     built = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stderr
     return os.path.join(ROOT, built.rsplit("(", 1)[1].split(")")[0])
 

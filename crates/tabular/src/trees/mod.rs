@@ -11,14 +11,13 @@ use std::collections::VecDeque;
 use std::ops::AddAssign;
 use std::slice;
 
-use crate::refusal::damaged;
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
 
-pub(crate) use self::sets::{BitSets, word_and_bit};
+pub use self::sets::{BitSets, word_and_bit};
 use self::walk::{LANES, leaves_of};
 
 /// How the trees of a library split.
-pub(crate) trait Splits {
+pub trait Splits {
     /// A value of a row.
     type Value: RowValue + From<Self::Stored>;
     /// A threshold, and a value of a leaf.
@@ -37,7 +36,7 @@ pub(crate) trait Splits {
 }
 
 /// The values of a row.
-pub(crate) trait Row<V>: Copy {
+pub trait Row<V>: Copy {
     /// The value of a feature.
     fn value(self, feature: usize) -> V;
 }
@@ -50,16 +49,22 @@ impl<V: RowValue> Row<V> for &[V] {
 }
 
 /// A value of a row.
-pub(crate) trait RowValue: Copy + AddAssign + PartialOrd {
+pub trait RowValue: Copy + AddAssign + PartialOrd {
+    /// What a missing value is.
     const NAN: Self;
+    /// Whether it is missing.
     fn is_nan(self) -> bool;
 }
 
 /// A number as nodes have it, whose bits can hold an index.
-pub(crate) trait StoredNumber: Copy {
+pub trait StoredNumber: Copy {
+    /// The threshold of a leaf.
     const NAN: Self;
+    /// The value of a node that is no leaf.
     const ZERO: Self;
+    /// The number whose bits are `index`.
     fn from_index(index: u32) -> Self;
+    /// The index that its bits are.
     fn index(self) -> u32;
 }
 
@@ -107,7 +112,7 @@ impl StoredNumber for f64 {
 }
 
 /// All trees of a model.
-pub(crate) struct Forest<S: Splits> {
+pub struct Forest<S: Splits> {
     nodes: Vec<Node<S::Stored>>,
     trees: Vec<TreeRoot>,
     splits: S,
@@ -141,21 +146,33 @@ struct TreeRoot {
 }
 
 /// A node that a file has, with what its children are read from.
-pub(crate) enum StoredNode<K, T> {
+pub enum StoredNode<K, T> {
+    /// A leaf.
     Leaf(Leaf<T>),
-    Split { feature: usize, at: SplitAt<T>, missing_right: bool, children: [K; 2] },
+    /// A split.
+    Split {
+        /// The index of the feature whose value decides.
+        feature: usize,
+        /// What decides.
+        at: SplitAt<T>,
+        /// Whether a missing value goes to the right.
+        missing_right: bool,
+        /// The left and the right child.
+        children: [K; 2],
+    },
 }
 
 /// The values of a leaf.
-pub(crate) enum Leaf<T> {
+pub enum Leaf<T> {
+    /// Of a tree whose leaves have one value.
     Number(T),
-    /// So many as all leaves of the tree have.
+    /// As many values as every leaf of the tree has.
     Vector(Vec<T>),
 }
 
 impl<T: Copy> Leaf<T> {
     /// The leaf that has `values`.
-    pub(crate) fn from_values(values: Vec<T>) -> Self {
+    pub fn from_values(values: Vec<T>) -> Self {
         match *values {
             [value] => Leaf::Number(value),
             _ => Leaf::Vector(values),
@@ -164,7 +181,8 @@ impl<T: Copy> Leaf<T> {
 }
 
 /// What decides at a split.
-pub(crate) enum SplitAt<T> {
+pub enum SplitAt<T> {
+    /// A threshold, as [`Splits::is_right`] compares with it.
     Threshold(T),
     /// The split with this index of [`Splits`].
     Special(usize),
@@ -180,18 +198,19 @@ const SPECIAL: u32 = 1 << 30;
 const FEATURE_BITS: u32 = SPECIAL - 1;
 
 /// The most features that a node can distinguish.
-pub(crate) const MAX_FEATURES: usize = FEATURE_BITS as usize;
+pub const MAX_FEATURES: usize = FEATURE_BITS as usize;
 
 /// What a tree that is added fits into.
 #[derive(Clone, Copy)]
-pub(crate) struct TreeShape {
+pub struct TreeShape {
     /// The sum that it adds to.
-    pub(crate) output: usize,
-    pub(crate) features: usize,
+    pub output: usize,
+    /// The number of features of the model.
+    pub features: usize,
     /// The number of values of a leaf: 1 for [`Leaf::Number`].
-    pub(crate) width: usize,
+    pub width: usize,
     /// The most nodes that it can have. More are a cycle, or parts of the file that are read twice.
-    pub(crate) most_nodes: usize,
+    pub most_nodes: usize,
 }
 
 impl<S: Splits + Default> Default for Forest<S> {
@@ -208,17 +227,19 @@ impl<S: Splits + Default> Default for Forest<S> {
 
 impl<S: Splits> Forest<S> {
     /// The special splits, to add what several splits of a tree have in common.
-    pub(crate) fn splits_mut(&mut self) -> &mut S {
+    pub fn splits_mut(&mut self) -> &mut S {
         &mut self.splits
     }
 
     /// The number of trees.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // Nobody asks.
+    pub fn len(&self) -> usize {
         self.trees.len()
     }
 
     /// Removes all trees but the first `len`.
-    pub(crate) fn truncate(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
         self.trees.truncate(len);
     }
 
@@ -227,7 +248,7 @@ impl<S: Splits> Forest<S> {
     ///
     /// # Errors
     /// Those of `read`; if a feature does not exist, a leaf has another number of values, or there are too many nodes.
-    pub(crate) fn add_tree<K>(
+    pub fn add_tree<K>(
         &mut self,
         shape: TreeShape,
         root: K,
@@ -242,7 +263,7 @@ impl<S: Splits> Forest<S> {
             depth = level;
             visited += 1;
             if visited > shape.most_nodes {
-                return Err(damaged("the nodes form a cycle"));
+                return Err(Error::damaged("the nodes form a cycle"));
             }
             let node = match stored {
                 StoredNode::Leaf(leaf) => self.leaf(leaf, place, shape.width)?,
@@ -278,7 +299,7 @@ impl<S: Splits> Forest<S> {
                 self.vectors.extend(values);
                 start
             }
-            Leaf::Number(_) | Leaf::Vector(_) => return Err(damaged("a leaf has no value")),
+            Leaf::Number(_) | Leaf::Vector(_) => return Err(Error::damaged("a leaf has no value")),
         };
         Ok(Node { leaf, left, ..Node::EMPTY })
     }
@@ -303,7 +324,7 @@ impl<S: Splits> Forest<S> {
 
     /// Adds the values of the leaves of `rows`, of `features` values each, to `sums`, which has `outputs` values
     /// for each row: one value to the sum of its tree, several to all sums.
-    pub(crate) fn add_to(
+    pub fn add_to(
         &self,
         sums: &mut [S::Value],
         outputs: usize,
@@ -328,7 +349,7 @@ impl<S: Splits> Forest<S> {
 
     /// Calls `take` for each tree and each of `rows`, with the number of the row, the output of the tree and the
     /// values of the leaf. The trees of a row are in their order.
-    pub(crate) fn for_each_leaf<R: Row<S::Value>>(
+    pub fn for_each_leaf<R: Row<S::Value>>(
         &self,
         rows: impl ExactSizeIterator<Item = R> + Clone,
         mut take: impl FnMut(usize, usize, &[S::Stored]),
@@ -443,9 +464,9 @@ impl<T: StoredNumber> Node<T> {
 ///
 /// # Errors
 /// If there is no such feature.
-pub(crate) fn checked_feature(feature: usize, features: usize) -> Result<u32> {
+pub fn checked_feature(feature: usize, features: usize) -> Result<u32> {
     if feature >= features.min(MAX_FEATURES) {
-        return Err(damaged(format!(
+        return Err(Error::damaged(format!(
             "feature {feature} does not exist; the number of features is {features}"
         )));
     }
@@ -453,7 +474,7 @@ pub(crate) fn checked_feature(feature: usize, features: usize) -> Result<u32> {
 }
 
 fn to_u32(number: usize) -> Result<u32> {
-    u32::try_from(number).map_err(|_| damaged("the model has more than 2^32 nodes"))
+    u32::try_from(number).map_err(|_| Error::damaged("the model has more than 2^32 nodes"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ and extreme values: for files of other people, such as the test data of h2o-3.
     score_h2o.py FOLDER
 
 Writes `NAME.rows.csv` and `NAME.csv.gz` beside each `NAME.zip`. The test `predictions_in_other_folders`
-of crates/tabular compares with them.
+of crates/h2o compares with them.
 """
 
 import csv

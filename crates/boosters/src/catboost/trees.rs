@@ -1,0 +1,256 @@
+//! Trees as they are evaluated, on columns of bins.
+
+use super::document::{StoredNode, StoredTrees};
+use super::features::{BLOCK, BinSplit};
+use tensorserve_tensor::error::{Error, Result};
+
+/// The most levels of a symmetric tree; CatBoost allows 16.
+const MAX_DEPTH: usize = 24;
+
+/// The number of rows that are walked through a tree in parallel.
+const LANES: usize = 8;
+
+/// The depth up to which the index of a leaf is one byte.
+const BYTE_DEPTH: usize = 8;
+
+/// All trees of a model.
+pub(super) enum Trees {
+    Symmetric { trees: Vec<SymmetricTree>, levels: Vec<BinSplit>, leaves: Vec<f64> },
+    Others { starts: Vec<u32>, nodes: Vec<TreeNode>, leaves: Vec<f64> },
+}
+
+/// A tree each of whose levels has one split. Bit `d` of the index of a leaf is the split of level `d`.
+pub(super) struct SymmetricTree {
+    first_level: usize,
+    depth: usize,
+    first_leaf: usize,
+}
+
+/// A node; a walk ends where the next node is the same.
+#[derive(Clone, Copy)]
+pub(super) struct TreeNode {
+    /// The column, times 256, and the bin of the split.
+    split: u32,
+    left: u32,
+    right: u32,
+    /// Where the values begin if the walk ends here.
+    leaf: u32,
+}
+
+impl Trees {
+    /// The trees of a file, with `dimension` values in a leaf.
+    pub(super) fn new(stored: StoredTrees, splits: &[BinSplit], dimension: usize) -> Result<Self> {
+        match stored {
+            StoredTrees::Symmetric { sizes, splits: stored, leaves } => {
+                let levels = stored.into_iter().map(|split| resolve(split, splits));
+                let levels = levels.collect::<Result<Vec<_>>>()?;
+                let trees = symmetric(&sizes, levels.len(), leaves.len(), dimension)?;
+                Ok(Trees::Symmetric { trees, levels, leaves })
+            }
+            StoredTrees::Others { starts, nodes, leaves } => {
+                let mut compiled = Vec::with_capacity(nodes.len());
+                for (index, node) in nodes.iter().enumerate() {
+                    compiled.push(tree_node(index, node, &nodes, splits, leaves.len(), dimension)?);
+                }
+                let starts = starts.into_iter().map(|start| {
+                    let start = u32::try_from(start).ok().filter(|at| (*at as usize) < nodes.len());
+                    start.ok_or_else(|| Error::damaged("a tree starts outside of the nodes"))
+                });
+                Ok(Trees::Others {
+                    starts: starts.collect::<Result<_>>()?,
+                    nodes: compiled,
+                    leaves,
+                })
+            }
+        }
+    }
+
+    /// Adds the values of all trees to `sums`, which has `dimension` values for each row. `bins` has
+    /// columns of `stride` rows: [`BLOCK`], or fewer.
+    pub(super) fn add_to(&self, sums: &mut [f64], dimension: usize, bins: &[u8], stride: usize) {
+        match self {
+            Trees::Symmetric { trees, levels, leaves } => {
+                for tree in trees {
+                    let end = tree.first_level + tree.depth;
+                    let levels = levels.get(tree.first_level..end).unwrap_or_default();
+                    let leaves = leaves.get(tree.first_leaf..).unwrap_or_default();
+                    if stride == BLOCK && tree.depth <= BYTE_DEPTH {
+                        add_block(levels, leaves, sums, dimension, bins);
+                    } else {
+                        add_rows(levels, leaves, sums, dimension, bins, stride);
+                    }
+                }
+            }
+            Trees::Others { starts, nodes, leaves } => {
+                for start in starts {
+                    for (group, sums) in sums.chunks_mut(dimension * LANES).enumerate() {
+                        let found = walk(*start, nodes, bins, stride, group * LANES);
+                        for (sums, at) in sums.chunks_exact_mut(dimension).zip(found) {
+                            let leaf = nodes.get(at as usize).map_or(0, |node| node.leaf as usize);
+                            add_leaf(sums, leaves.get(leaf..).unwrap_or_default());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn resolve(split: i32, splits: &[BinSplit]) -> Result<BinSplit> {
+    let found = usize::try_from(split).ok().and_then(|index| splits.get(index));
+    found.copied().ok_or_else(|| {
+        let count = splits.len();
+        Error::damaged(format!("split {split} does not exist; the number of splits is {count}"))
+    })
+}
+
+fn symmetric(
+    sizes: &[usize],
+    levels: usize,
+    leaves: usize,
+    dimension: usize,
+) -> Result<Vec<SymmetricTree>> {
+    let (mut first_level, mut first_leaf) = (0_usize, 0_usize);
+    let mut trees = Vec::with_capacity(sizes.len());
+    for &depth in sizes {
+        if depth > MAX_DEPTH {
+            return Err(Error::damaged(format!(
+                "a tree has {depth} levels; at most {MAX_DEPTH} can be"
+            )));
+        }
+        trees.push(SymmetricTree { first_level, depth, first_leaf });
+        first_level += depth;
+        first_leaf = first_leaf.saturating_add((1_usize << depth).saturating_mul(dimension));
+        if first_level > levels || first_leaf > leaves {
+            return Err(Error::damaged(
+                "the trees need more splits or leaf values than the file has",
+            ));
+        }
+    }
+    Ok(trees)
+}
+
+fn tree_node(
+    index: usize,
+    node: &StoredNode,
+    nodes: &[StoredNode],
+    splits: &[BinSplit],
+    leaves: usize,
+    dimension: usize,
+) -> Result<TreeNode> {
+    let child = |distance: u16| {
+        let child = index + usize::from(distance);
+        let child = u32::try_from(child).ok().filter(|_| child < nodes.len());
+        child.ok_or_else(|| Error::damaged(format!("a child of node {index} does not exist")))
+    };
+    let is_leaf = node.left == 0 && node.right == 0;
+    let ends = node.left == 0 || node.right == 0;
+    if ends && (node.leaf as usize).saturating_add(dimension) > leaves {
+        return Err(Error::damaged(format!("the values of node {index} are missing")));
+    }
+    // The split of a leaf has no meaning.
+    let split = if is_leaf { BinSplit { column: 0, bin: 0 } } else { resolve(node.split, splits)? };
+    let split = split.column << u8::BITS | u32::from(split.bin);
+    Ok(TreeNode { split, left: child(node.left)?, right: child(node.right)?, leaf: node.leaf })
+}
+
+/// Adds the leaves of a symmetric tree for a block of rows.
+fn add_block(levels: &[BinSplit], leaves: &[f64], sums: &mut [f64], dimension: usize, bins: &[u8]) {
+    let mut indices = [0_u8; BLOCK];
+    for (depth, level) in levels.iter().enumerate() {
+        let start = level.column as usize * BLOCK;
+        let column = bins.get(start..).and_then(|rest| rest.first_chunk::<BLOCK>());
+        let Some(column) = column else { continue };
+        // A selection, as vectors of bytes have no shift.
+        let bit = 1_u8 << depth;
+        for (index, bin) in indices.iter_mut().zip(column) {
+            *index |= if *bin >= level.bin { bit } else { 0 };
+        }
+    }
+    if dimension == 1 {
+        return match levels.len() {
+            0 => gather::<1>(leaves, &indices, sums),
+            1 => gather::<2>(leaves, &indices, sums),
+            2 => gather::<4>(leaves, &indices, sums),
+            3 => gather::<8>(leaves, &indices, sums),
+            4 => gather::<16>(leaves, &indices, sums),
+            5 => gather::<32>(leaves, &indices, sums),
+            6 => gather::<64>(leaves, &indices, sums),
+            7 => gather::<128>(leaves, &indices, sums),
+            _ => gather::<256>(leaves, &indices, sums),
+        };
+    }
+    for (sums, index) in sums.chunks_exact_mut(dimension).zip(indices) {
+        add_leaf(sums, leaves.get(usize::from(index) * dimension..).unwrap_or_default());
+    }
+}
+
+/// Adds one of `N` leaves to each sum. `N` is a power of two, so that no index has to be checked.
+fn gather<const N: usize>(leaves: &[f64], indices: &[u8; BLOCK], sums: &mut [f64]) {
+    let Some(leaves) = leaves.first_chunk::<N>() else { return };
+    for (sum, index) in sums.iter_mut().zip(indices) {
+        *sum += leaves.get(usize::from(*index) & (N - 1)).copied().unwrap_or(0.0);
+    }
+}
+
+/// Adds the leaves of a symmetric tree row by row.
+fn add_rows(
+    levels: &[BinSplit],
+    leaves: &[f64],
+    sums: &mut [f64],
+    dimension: usize,
+    bins: &[u8],
+    stride: usize,
+) {
+    for (row, sums) in sums.chunks_exact_mut(dimension).enumerate() {
+        let mut index = 0_usize;
+        for (depth, level) in levels.iter().enumerate() {
+            let bin = bins.get(level.column as usize * stride + row).copied().unwrap_or(0);
+            index |= usize::from(bin >= level.bin) << depth;
+        }
+        add_leaf(sums, leaves.get(index * dimension..).unwrap_or_default());
+    }
+}
+
+fn add_leaf(sums: &mut [f64], values: &[f64]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+/// The nodes where [`LANES`] rows from `first` on end that start from `start`. They are walked in
+/// parallel, as each step depends on the one before.
+fn walk(start: u32, nodes: &[TreeNode], bins: &[u8], stride: usize, first: usize) -> [u32; LANES] {
+    let mut lanes = [start; LANES];
+    if stride - first < LANES {
+        for (lane, at) in lanes.iter_mut().take(stride - first).enumerate() {
+            loop {
+                let next = next_node(*at, nodes, bins, stride, first + lane);
+                if next == *at {
+                    break;
+                }
+                *at = next;
+            }
+        }
+        return lanes;
+    }
+    loop {
+        let mut moved = 0;
+        for (lane, at) in lanes.iter_mut().enumerate() {
+            let next = next_node(*at, nodes, bins, stride, first + lane);
+            moved |= next ^ *at;
+            *at = next;
+        }
+        if moved == 0 {
+            return lanes;
+        }
+    }
+}
+
+/// The node that `row` goes to from node `at`.
+#[inline]
+fn next_node(at: u32, nodes: &[TreeNode], bins: &[u8], stride: usize, row: usize) -> u32 {
+    let Some(node) = nodes.get(at as usize) else { return at };
+    let bin = bins.get((node.split >> u8::BITS) as usize * stride + row).copied().unwrap_or(0);
+    #[allow(clippy::cast_possible_truncation)] // The low byte is the bin.
+    let is_right = bin >= node.split as u8;
+    if is_right { node.right } else { node.left }
+}
