@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
+use super::Metrics;
+use super::families::VersionLabels;
 use super::version::AliasCounts;
-use super::{Metrics, VersionLabels};
 use tensorserve_tensor::error::Code;
 
 /// A server whose names for metrics are served, too.

@@ -1,7 +1,8 @@
-//! Every metric of the server: its name, labels and buckets, declared once.
+//! The metrics of the server.
 //!
-//! Our own are here and in [`version`]; protocols add others, under other names, as a
-//! [`MetricsExporter`].
+//! To add one, declare it as a field in `families`, with its labels, buckets and help, and count it where
+//! something happens. A test compares all of them with the tables of `docs/observability.md`. Protocols
+//! add others, under other names, as a [`MetricsExporter`].
 //!
 //! Labels never have values from clients: a request for an unknown model is counted under empty
 //! labels, so that clients cannot fill the memory with invented names. The series of a model
@@ -9,27 +10,22 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::{Family, MetricConstructor};
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use self::cell::Outcomes;
 use self::exporter::Observers;
-use self::histogram::Histogram;
+use self::families::{
+    BuildLabels, Families, ModelResultLabels, ReasonLabels, RequestLabels, ResultLabels,
+    SignatureLabels, VersionLabels,
+};
 use self::history::History;
-use self::request_memory::RequestMemory;
-use self::shed::ShedMetrics;
 use self::signals::Signals;
-use self::spans::SpanMetrics;
-use self::stores::StoreMetrics;
-use self::tally::{ROW_LIMITS, TIME_LIMITS};
-use self::traffic::TrafficMetrics;
 use self::version::SignatureCells;
 use crate::entry::EntryPoint;
 use tensorserve_os::machine;
@@ -39,14 +35,15 @@ use tensorserve_tensor::error::Code;
 mod activity;
 mod aliases;
 pub mod cell;
+#[cfg(test)]
+mod documentation;
 mod exemplars;
 mod exporter;
+mod families;
 mod histogram;
 mod history;
-mod request_memory;
 mod shed;
 mod signals;
-mod spans;
 mod statistics;
 mod stores;
 mod tally;
@@ -67,46 +64,6 @@ pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTi
 /// The content type of [`Metrics::encode`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    model: Arc<str>,
-    version: Arc<str>,
-    signature: Arc<str>,
-    protocol: &'static str,
-    method: &'static str,
-    code: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct SignatureLabels {
-    model: Arc<str>,
-    version: Arc<str>,
-    signature: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct VersionLabels {
-    model: Arc<str>,
-    version: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LoadLabels {
-    model: Arc<str>,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LogLabels {
-    model: Arc<str>,
-    result: &'static str,
-}
-
 /// The result of logging a sampled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
@@ -118,43 +75,14 @@ pub enum RecordOutcome {
     Failed,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BuildLabels {
-    version: &'static str,
-}
-
-/// Buckets of a histogram, as a constructor that a [`Family`] can clone. Values are integers; the
-/// exported unit is `per_unit` of them.
-#[derive(Clone, Copy)]
-struct Buckets {
-    limits: &'static [f64],
-    per_unit: f64,
-}
-
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(self.limits, self.per_unit)
-    }
-}
-
-/// Nanoseconds in a second.
-const NANOS: f64 = 1e9;
-
-const SECONDS: Buckets = Buckets { limits: &TIME_LIMITS, per_unit: NANOS };
-
-const ROWS: Buckets = Buckets { limits: &ROW_LIMITS, per_unit: 1.0 };
-
-/// Loads take from milliseconds to minutes.
-const LOAD_SECONDS: Buckets = Buckets {
-    limits: &[1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 2e10, 6e10, 1.2e11, 3e11],
-    per_unit: NANOS,
-};
-
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-type Histograms<L> = Family<L, Histogram, Buckets>;
+/// The value of a gauge. One that it cannot hold becomes its largest.
+fn clamped(value: impl TryInto<i64>) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
+}
 
 /// All metrics of one server. Cheap to clone.
 #[derive(Clone)]
@@ -162,26 +90,7 @@ pub struct Metrics(Arc<MetricsInner>);
 
 struct MetricsInner {
     registry: Registry,
-    requests: Family<RequestLabels, Counter>,
-    latency: Histograms<RequestLabels>,
-    queue: Histograms<SignatureLabels>,
-    run: Histograms<SignatureLabels>,
-    rows: Histograms<SignatureLabels>,
-    in_flight: Gauge,
-    loads: Family<LoadLabels, Counter>,
-    load_time: Histograms<VersionLabels>,
-    model_bytes: Family<VersionLabels, Gauge>,
-    logged: Family<LogLabels, Counter>,
-    refusals: Family<RefusalLabels, Counter>,
-    ready: Gauge,
-    panics: Counter,
-    resident: Gauge,
-    cpu: Counter<f64, AtomicU64>,
-    request_memory: RequestMemory,
-    stores: StoreMetrics,
-    shed: ShedMetrics,
-    spans: SpanMetrics,
-    traffic: TrafficMetrics,
+    families: Families,
     signals: Signals,
     /// How often a version is in memory: twice while it is loaded again from another source.
     versions: Mutex<HashMap<VersionLabels, usize>>,
@@ -220,89 +129,16 @@ impl Metrics {
     #[must_use]
     pub fn new(exporters: Vec<Arc<dyn MetricsExporter>>, aliases: Vec<MetricsAlias>) -> Self {
         let mut registry = Registry::with_prefix("tensorserve");
-        let r = &mut registry;
-        let requests = Family::default();
-        let latency = Family::new_with_constructor(SECONDS);
-        let queue = Family::new_with_constructor(SECONDS);
-        let run = Family::new_with_constructor(SECONDS);
-        let rows = Family::new_with_constructor(ROWS);
-        let in_flight = Gauge::default();
-        let loads = Family::default();
-        let load_time = Family::new_with_constructor(LOAD_SECONDS);
-        let model_bytes = Family::default();
-        let logged = Family::default();
-        let refusals = Family::default();
-        let ready = Gauge::default();
-        let panics = Counter::default();
-        let resident = Gauge::default();
-        let cpu = Counter::default();
-        let build = Family::<BuildLabels, Gauge>::default();
-        let version = env!("CARGO_PKG_VERSION");
-        build.get_or_create(&BuildLabels { version }).set(1);
-        r.register("requests", "Inference requests answered", requests.clone());
-        r.register(
-            "request_duration_seconds",
-            "Time from the end of a request's headers to its response",
-            latency.clone(),
-        );
-        r.register(
-            "queue_duration_seconds",
-            "Queue delay of requests that waited for a batch",
-            queue.clone(),
-        );
-        r.register("run_duration_seconds", "Duration of a batch run in the runtime", run.clone());
-        r.register("batch_rows", "Rows of a batch, including padding", rows.clone());
-        r.register("in_flight_requests", "Requests in flight", in_flight.clone());
-        r.register("loads", "Model versions loaded, by result", loads.clone());
-        r.register("load_duration_seconds", "Time to load and warm a version", load_time.clone());
-        r.register("model_bytes", "Size of a loaded version's files", model_bytes.clone());
-        r.register(
-            "logged_requests",
-            "Sampled requests, by result of logging them",
-            logged.clone(),
-        );
-        r.register(
-            "auth_failures",
-            "Requests refused by authentication or authorization, by reason",
-            refusals.clone(),
-        );
-        r.register(
-            "ready",
-            "1 if every configured model has a ready version, else 0",
-            ready.clone(),
-        );
-        r.register("panics", "Internal errors caught as panics; should stay 0", panics.clone());
-        r.register("resident_memory_bytes", "Resident memory of the process", resident.clone());
-        r.register("cpu_seconds", "CPU time used by the process", cpu.clone());
-        r.register("build_info", "Constant 1, with the version", build);
-        let request_memory = RequestMemory::new(r);
-        let (stores, traffic) = (StoreMetrics::new(r), TrafficMetrics::new(r));
-        let (shed, signals) = (ShedMetrics::new(r), Signals::default());
-        let spans = SpanMetrics::new(r);
-        r.register_collector(Box::new(signals.clone()));
+        let families = Families::register(&mut registry);
+        let build = BuildLabels { version: env!("CARGO_PKG_VERSION") };
+        families.build_info.get_or_create(&build).set(1);
+        shed::start(&families);
+        let signals = Signals::default();
+        registry.register_collector(Box::new(signals.clone()));
         let unknown_model = Observers::of(&exporters, |exporter| exporter.unknown_model());
         Metrics(Arc::new(MetricsInner {
             registry,
-            requests,
-            latency,
-            queue,
-            run,
-            rows,
-            in_flight,
-            loads,
-            load_time,
-            model_bytes,
-            logged,
-            refusals,
-            ready,
-            panics,
-            resident,
-            cpu,
-            request_memory,
-            stores,
-            shed,
-            spans,
-            traffic,
+            families,
             signals,
             versions: Mutex::default(),
             exporters,
@@ -320,8 +156,8 @@ impl Metrics {
     /// Never in practice: writing to a string does not fail.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         if let Some((resident, cpu)) = process_usage() {
-            self.0.resident.set(resident);
-            self.0.cpu.inner().store(cpu.to_bits(), Relaxed);
+            self.0.families.resident_memory_bytes.set(resident);
+            self.0.families.cpu_seconds.inner().store(cpu.to_bits(), Relaxed);
         }
         let mut out = exemplars::annotated(|| {
             let mut out = String::new();
@@ -359,8 +195,9 @@ impl Metrics {
             method: entry.method.name(),
             code: code.name(),
         };
-        self.0.requests.get_or_create(&labels).inc();
-        self.0.latency.get_or_create(&labels).observe(nanos(time));
+        let families = &self.0.families;
+        families.requests.get_or_create(&labels).inc();
+        families.request_duration_seconds.get_or_create(&labels).observe(nanos(time));
     }
 
     /// Records that the load of the model in the directory `path` took `time`, or failed (`None`).
@@ -370,8 +207,8 @@ impl Metrics {
 
     /// Counts a load that failed.
     pub fn load_failed(&self, model: &str) {
-        let labels = LoadLabels { model: model.into(), result: "error" };
-        self.0.loads.get_or_create(&labels).inc();
+        let labels = ModelResultLabels { model: model.into(), result: "error" };
+        self.0.families.loads.get_or_create(&labels).inc();
     }
 
     /// Counts a sampled request of `model`.
@@ -381,8 +218,8 @@ impl Metrics {
             RecordOutcome::Dropped => "dropped",
             RecordOutcome::Failed => "failed",
         };
-        let labels = LogLabels { model: Arc::clone(model), result };
-        self.0.logged.get_or_create(&labels).inc();
+        let labels = ModelResultLabels { model: Arc::clone(model), result };
+        self.0.families.logged_requests.get_or_create(&labels).inc();
         let code = match outcome {
             RecordOutcome::Written => None,
             RecordOutcome::Dropped => Some(Code::ResourceExhausted),
@@ -395,40 +232,47 @@ impl Metrics {
     /// Counts a request as in flight until the result is dropped.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
-        self.0.in_flight.inc();
+        self.0.families.in_flight_requests.inc();
         InFlight(self.clone())
     }
 
     /// How many requests are in flight.
     #[must_use]
     pub fn in_flight_count(&self) -> i64 {
-        self.0.in_flight.get()
+        self.0.families.in_flight_requests.get()
     }
 
     /// The counter of requests that authentication or authorization refuses for this reason.
     #[must_use]
     pub fn refusals(&self, reason: &'static str) -> Counter {
-        self.0.refusals.get_or_create_owned(&RefusalLabels { reason })
+        self.0.families.auth_failures.get_or_create_owned(&ReasonLabels { reason })
     }
 
     /// Counts a caught panic.
     pub fn panicked(&self) {
-        self.0.panics.inc();
+        self.0.families.panics.inc();
     }
 
     /// Sets the metrics of the memory of requests.
     pub(crate) fn set_request_memory(&self, budget: &MemoryBudget) {
-        self.0.request_memory.set(budget);
+        let families = &self.0.families;
+        families.request_memory_bytes.set(clamped(budget.used()));
+        families.request_memory_limit_bytes.set(clamped(budget.limit()));
+        families.request_memory_refusals.inner().store(budget.refused(), Relaxed);
     }
 
-    /// Sets the metrics of the stores that models come from, and of their cache: its size and limit.
-    pub(crate) fn set_stores(&self, reports: &[StoreReport], cache: Option<(u64, u64)>) {
-        self.0.stores.set(reports, cache);
+    /// Sets how many spans had each result so far.
+    pub fn set_trace_spans(&self, counts: &[(&'static str, u64)]) {
+        for (result, count) in counts {
+            let labels = ResultLabels { result };
+            let counter = self.0.families.trace_spans.get_or_create_owned(&labels);
+            counter.inner().store(*count, Relaxed);
+        }
     }
 
     /// Sets whether the server is ready.
     pub fn set_ready(&self, ready: bool) {
-        self.0.ready.set(i64::from(ready));
+        self.0.families.ready.set(i64::from(ready));
     }
 }
 
@@ -437,7 +281,7 @@ pub struct InFlight(Metrics);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.0.in_flight.dec();
+        self.0.0.families.in_flight_requests.dec();
     }
 }
 

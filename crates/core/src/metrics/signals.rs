@@ -9,9 +9,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 
+use super::Metrics;
 use super::activity::{Activity, RecentActivity};
-use super::shed::PriorityLabels;
-use super::{Metrics, SignatureLabels};
+use super::families::{PriorityLabels, SignatureLabels};
 use tensorserve_tensor::priority::Priority;
 
 /// The requests of a batch queue at one moment.

@@ -10,13 +10,14 @@ use prometheus_client::metrics::family::MetricConstructor;
 
 use super::cell::{CODES, Outcomes};
 use super::exporter::Observers;
+use super::families::{
+    ModelResultLabels, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
+};
 use super::histogram::Histogram;
 use super::signals::{Observed, ObservedQueue, SignatureLoad};
 use super::statistics::{MoreCounts, Statistics, Total};
 use super::tally::{CounterReading, Tally};
-use super::{
-    Cells, LoadLabels, Metrics, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels, nanos,
-};
+use super::{Cells, Metrics, clamped, nanos};
 use crate::entry::EntryPoint;
 use tensorserve_tensor::error::Code;
 use tensorserve_trace as trace;
@@ -76,12 +77,11 @@ impl VersionMetrics {
 
     /// Records that the version was loaded in `time` from files of `bytes` bytes.
     pub fn loaded(&self, bytes: u64, time: Duration) {
-        let labels = LoadLabels { model: Arc::clone(&self.labels.model), result: "ok" };
-        let inner = &self.metrics.0;
-        inner.loads.get_or_create(&labels).inc();
-        inner.load_time.get_or_create(&self.labels).observe(nanos(time));
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        inner.model_bytes.get_or_create(&self.labels).set(bytes);
+        let labels = ModelResultLabels { model: Arc::clone(&self.labels.model), result: "ok" };
+        let families = &self.metrics.0.families;
+        families.loads.get_or_create(&labels).inc();
+        families.load_duration_seconds.get_or_create(&self.labels).observe(nanos(time));
+        families.model_bytes.get_or_create(&self.labels).set(clamped(bytes));
     }
 }
 
@@ -98,8 +98,9 @@ impl Drop for VersionMetrics {
         }
         versions.remove(&self.labels);
         drop(versions);
-        self.metrics.0.load_time.remove(&self.labels);
-        self.metrics.0.model_bytes.remove(&self.labels);
+        let families = &self.metrics.0.families;
+        families.load_duration_seconds.remove(&self.labels);
+        families.model_bytes.remove(&self.labels);
     }
 }
 
@@ -197,16 +198,16 @@ pub(super) struct SignatureCells {
 
 impl SignatureCells {
     fn new(metrics: &Metrics, labels: &SignatureLabels) -> Self {
-        let inner = &metrics.0;
+        let families = &metrics.0.families;
         SignatureCells {
             model: Arc::clone(&labels.model),
             version: labels.version.parse().unwrap_or_default(),
             ok: EntryPointMetrics::default(),
             failures: Outcomes::default(),
             series: Mutex::default(),
-            waited: inner.queue.get_or_create_owned(labels),
-            run: inner.run.get_or_create_owned(labels),
-            rows: inner.rows.get_or_create_owned(labels),
+            waited: families.queue_duration_seconds.get_or_create_owned(labels),
+            run: families.run_duration_seconds.get_or_create_owned(labels),
+            rows: families.batch_rows.get_or_create_owned(labels),
             more: MoreCounts::default(),
             observed: Arc::default(),
             written: Mutex::default(),
@@ -336,7 +337,7 @@ impl SignatureMetrics {
                 waited: cells.waited.clone(),
                 run: cells.run.clone(),
                 rows: cells.rows.clone(),
-                panics: metrics.0.panics.clone(),
+                panics: metrics.0.families.panics.clone(),
                 observed: Arc::clone(&cells.observed),
                 observers: observers.clone(),
             },
@@ -390,10 +391,10 @@ impl SignatureMetrics {
             method: entry.method.name(),
             code,
         };
-        let inner = &self.metrics.0;
+        let families = &self.metrics.0.families;
         let metrics = RequestMetrics {
-            count: inner.requests.get_or_create_owned(&labels),
-            latency: inner.latency.get_or_create_owned(&labels),
+            count: families.requests.get_or_create_owned(&labels),
+            latency: families.request_duration_seconds.get_or_create_owned(&labels),
         };
         let mut series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
         series.insert(labels);
@@ -410,15 +411,15 @@ impl Drop for SignatureMetrics {
         if let Some(cells) = all.live.remove(&self.labels) {
             all.ended.push(cells);
         }
-        let inner = &self.metrics.0;
+        let families = &self.metrics.0.families;
         let series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
         for labels in series.iter() {
-            inner.requests.remove(labels);
-            inner.latency.remove(labels);
+            families.requests.remove(labels);
+            families.request_duration_seconds.remove(labels);
         }
-        inner.queue.remove(&self.labels);
-        inner.run.remove(&self.labels);
-        inner.rows.remove(&self.labels);
+        families.queue_duration_seconds.remove(&self.labels);
+        families.run_duration_seconds.remove(&self.labels);
+        families.batch_rows.remove(&self.labels);
     }
 }
 
