@@ -1,8 +1,9 @@
 //! The metrics of the server.
 //!
 //! To add one, declare it as a field in `families`, with its labels, buckets and help, and count it where
-//! something happens. A test compares all of them with the tables of `docs/observability.md`. Protocols
-//! add others, under other names, as a [`MetricsExporter`].
+//! something happens; or add an item to `signals`, if it can be computed when the page is read. A test
+//! compares all of them with the tables of `docs/observability.md`. Protocols add others, under other
+//! names, as a [`MetricsExporter`].
 //!
 //! Labels never have values from clients: a request for an unknown model is counted under empty
 //! labels, so that clients cannot fill the memory with invented names. The series of a model

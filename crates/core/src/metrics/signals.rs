@@ -228,6 +228,16 @@ impl Metrics {
 }
 
 impl Readings {
+    /// A value of every signature.
+    fn each(&self, value: impl Fn(&SignatureLoad) -> f64) -> Vec<(SignatureLabels, f64)> {
+        self.signatures.iter().map(|(labels, load)| (labels.clone(), value(load))).collect()
+    }
+
+    /// A value of the server, unless nothing was read yet.
+    fn of_server<T>(&self, value: impl Fn(&Self) -> T) -> Option<T> {
+        (self.batch_threads > 0).then(|| value(self))
+    }
+
     /// The largest share of a resource that is in use.
     fn saturation(&self) -> f64 {
         self.utilization.iter().map(|(_, share)| *share).fold(0.0, f64::max)
@@ -236,73 +246,125 @@ impl Readings {
 
 type Encoded = Result<(), fmt::Error>;
 
-/// Writes a gauge with these labels and values.
-fn write_all<'l, L: EncodeLabelSet + 'l>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl Iterator<Item = (&'l L, f64)>,
-) -> Encoded {
-    let mut values = values.peekable();
-    if values.peek().is_none() {
-        return Ok(());
-    }
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        metric.encode_family(labels)?.encode_gauge(&value)?;
-    }
-    Ok(())
+/// A gauge that is computed from the readings when the page is written.
+trait Signal: Sync {
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded;
 }
 
+/// A gauge without labels. The page does not have it while it has no value.
+struct Gauge {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Readings) -> Option<f64>,
+}
+
+impl Signal for Gauge {
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let Some(value) = (self.value)(readings) else {
+            return Ok(());
+        };
+        let kind = MetricType::Gauge;
+        encoder.encode_descriptor(self.name, self.help, None, kind)?.encode_gauge(&value)
+    }
+}
+
+/// A gauge with a series for each of several labels. The page does not have it while there are none.
+struct Gauges<L: 'static> {
+    name: &'static str,
+    help: &'static str,
+    series: fn(&Readings) -> Vec<(L, f64)>,
+}
+
+impl<L: EncodeLabelSet> Signal for Gauges<L> {
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let series = (self.series)(readings);
+        if series.is_empty() {
+            return Ok(());
+        }
+        let kind = MetricType::Gauge;
+        let mut metric = encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for (labels, value) in &series {
+            metric.encode_family(labels)?.encode_gauge(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// All of them, in the order of the page.
 #[allow(clippy::cast_precision_loss)]
+static SIGNALS: &[&dyn Signal] = &[
+    &Gauges::<SignatureLabels> {
+        name: "requests_running",
+        help: "Requests whose batch runs.",
+        series: |readings| {
+            readings.each(|load| load.queues.present.saturating_sub(load.queues.waiting) as f64)
+        },
+    },
+    &Gauges::<SignatureLabels> {
+        name: "requests_queued",
+        help: "Requests that wait for their batch.",
+        series: |readings| readings.each(|load| load.queues.waiting as f64),
+    },
+    &Gauges::<SignatureLabels> {
+        name: "oldest_queued_seconds",
+        help: "How long the oldest of those has waited.",
+        series: |readings| readings.each(|load| load.queues.oldest.as_secs_f64()),
+    },
+    &Gauges::<SignatureLabels> {
+        name: "queue_fill_ratio",
+        help: "Rows that wait, as a share of those at which requests are refused.",
+        series: |readings| readings.each(|load| load.queues.fill),
+    },
+    &Gauges::<SignatureLabels> {
+        name: "busy_ratio",
+        help: "Run time per second and batch thread in the last 15 seconds.",
+        series: |readings| {
+            let threads = readings.batch_threads.max(1) as f64;
+            readings.each(|load| load.run_seconds / threads)
+        },
+    },
+    &Gauges::<PriorityLabels> {
+        name: "priority_requests_queued",
+        help: "Requests of all models that wait for their batch, by priority.",
+        series: |readings| {
+            let mut waiting = PriorityCounts::default();
+            for (_, load) in &readings.signatures {
+                waiting.add_all(&load.queues.priorities);
+            }
+            let of = |priority: Priority| {
+                (PriorityLabels { priority: priority.name() }, waiting.of(priority) as f64)
+            };
+            Priority::ALL.map(of).into()
+        },
+    },
+    &Gauge {
+        name: "batch_threads",
+        help: "Threads for runs, num_batch_threads.",
+        value: |readings| readings.of_server(|readings| readings.batch_threads as f64),
+    },
+    &Gauges::<ResourceLabels> {
+        name: "utilization_ratio",
+        help: "Share of a resource of the server that is in use.",
+        series: |readings| {
+            let of = |(resource, share)| (ResourceLabels { resource }, share);
+            readings.of_server(|readings| readings.utilization.map(of).into()).unwrap_or_default()
+        },
+    },
+    &Gauge {
+        name: "saturation",
+        help: "The largest utilization_ratio: at 1 the server has no capacity left.",
+        value: |readings| readings.of_server(Readings::saturation),
+    },
+    &Gauges::<VersionStateLabels> {
+        name: "model_versions",
+        help: "Versions of a model, by the state in their lifecycle.",
+        series: |readings| readings.versions.clone(),
+    },
+];
+
 impl Collector for Signals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Encoded {
         let readings = lock(&self.0);
-        let threads = readings.batch_threads.max(1) as f64;
-        let mut each = |name: &str, help: &str, value: &dyn Fn(&SignatureLoad) -> f64| {
-            let loads = readings.signatures.iter().map(|(labels, load)| (labels, value(load)));
-            write_all(&mut encoder, name, help, loads)
-        };
-        each("requests_running", "Requests whose batch runs.", &|load| {
-            load.queues.present.saturating_sub(load.queues.waiting) as f64
-        })?;
-        each("requests_queued", "Requests that wait for their batch.", &|load| {
-            load.queues.waiting as f64
-        })?;
-        each("oldest_queued_seconds", "How long the oldest of those has waited.", &|load| {
-            load.queues.oldest.as_secs_f64()
-        })?;
-        let help = "Rows that wait, as a share of those at which requests are refused.";
-        each("queue_fill_ratio", help, &|load| load.queues.fill)?;
-        let help = "Run time per second and batch thread in the last 15 seconds.";
-        each("busy_ratio", help, &|load| load.run_seconds / threads)?;
-        let mut waiting = PriorityCounts::default();
-        for (_, load) in &readings.signatures {
-            waiting.add_all(&load.queues.priorities);
-        }
-        let waiting = Priority::ALL.map(|priority| {
-            (PriorityLabels { priority: priority.name() }, waiting.of(priority) as f64)
-        });
-        let help = "Requests of all models that wait for their batch, by priority.";
-        let values = waiting.iter().map(|(labels, count)| (labels, *count));
-        write_all(&mut encoder, "priority_requests_queued", help, values)?;
-        if readings.batch_threads > 0 {
-            let help = "Threads for runs, num_batch_threads.";
-            let mut metric =
-                encoder.encode_descriptor("batch_threads", help, None, MetricType::Gauge)?;
-            metric.encode_gauge(&threads)?;
-            let shares =
-                readings.utilization.map(|(resource, share)| (ResourceLabels { resource }, share));
-            let help = "Share of a resource of the server that is in use.";
-            let values = shares.iter().map(|(labels, share)| (labels, *share));
-            write_all(&mut encoder, "utilization_ratio", help, values)?;
-            let help = "The largest utilization_ratio: at 1 the server has no capacity left.";
-            let mut metric =
-                encoder.encode_descriptor("saturation", help, None, MetricType::Gauge)?;
-            metric.encode_gauge(&readings.saturation())?;
-        }
-        let versions = readings.versions.iter().map(|(labels, count)| (labels, *count));
-        let help = "Versions of a model, by the state in their lifecycle.";
-        write_all(&mut encoder, "model_versions", help, versions)
+        SIGNALS.iter().try_for_each(|signal| signal.encode(&readings, &mut encoder))
     }
 }
