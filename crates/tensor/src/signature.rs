@@ -174,7 +174,22 @@ impl TensorSpec {
                 text.push_missing();
                 Tensor::from_strings(row, text).map(Some)
             }
-            _ => Ok(None),
+            Some(
+                DType::Half
+                | DType::BFloat16
+                | DType::Int8
+                | DType::Int16
+                | DType::Int32
+                | DType::Int64
+                | DType::UInt8
+                | DType::UInt16
+                | DType::UInt32
+                | DType::UInt64
+                | DType::Bool
+                | DType::Complex64
+                | DType::Complex128,
+            )
+            | None => Ok(None),
         }
     }
 
