@@ -72,9 +72,8 @@ fn cast_each<T: Scalar, const SIZE: usize>(
 pub fn tensor_texts(tensor: &Tensor, texts: NumberTexts) -> Option<Tensor> {
     let mut strings = StringsBuilder::default();
     let is_single = tensor.dtype() == DType::Float && texts == NumberTexts::Doubles;
-    let is_float = matches!(tensor.dtype(), DType::Float | DType::Double);
-    match is_float {
-        true => {
+    match tensor.dtype() {
+        DType::Float | DType::Double => {
             let doubles = cast(tensor, DType::Double)?;
             for value in doubles.values::<f64>()? {
                 match value {
@@ -84,7 +83,21 @@ pub fn tensor_texts(tensor: &Tensor, texts: NumberTexts) -> Option<Tensor> {
                 }
             }
         }
-        false => {
+        // Complex numbers and strings cannot be cast, and have no texts.
+        DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => {
             let integers = cast(tensor, DType::Int64)?;
             for value in integers.values::<i64>()? {
                 strings.push(number_text(Number::Negative(*value), texts)?.as_bytes());

@@ -270,42 +270,39 @@ fn npy_type(name: &str) -> Option<NpyType> {
     if !size.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let dtype = match (letter, size.parse().ok()?) {
-        ("S", length) => return Some(NpyType::Bytes(length)),
-        ("U", length) => return Some(NpyType::Text(length, swapped)),
-        ("b", 1) => DType::Bool,
-        ("i", 1) => DType::Int8,
-        ("u", 1) => DType::UInt8,
-        ("V", 2) => DType::BFloat16,
-        // Elements of several bytes must declare their byte order.
-        _ if order == '|' => return None,
-        ("i", 2) => DType::Int16,
-        ("i", 4) => DType::Int32,
-        ("i", 8) => DType::Int64,
-        ("u", 2) => DType::UInt16,
-        ("u", 4) => DType::UInt32,
-        ("u", 8) => DType::UInt64,
-        ("f", 2) => DType::Half,
-        ("f", 4) => DType::Float,
-        ("f", 8) => DType::Double,
-        ("c", 8) => DType::Complex64,
-        ("c", 16) => DType::Complex128,
-        _ => return None,
-    };
-    Some(NpyType::Number(dtype, swapped))
+    let size: usize = size.parse().ok()?;
+    match letter {
+        STRING => return Some(NpyType::Bytes(size)),
+        "U" => return Some(NpyType::Text(size, swapped)),
+        _ => {}
+    }
+    let is_named = |dtype: &DType| self::letter(*dtype) == letter && dtype.size() == Some(size);
+    let dtype = DType::ALL.into_iter().find(is_named)?;
+    // Elements of several bytes must declare their byte order, except raw ones.
+    let needs_order = size > 1 && letter != RAW;
+    (order != '|' || !needs_order).then_some(NpyType::Number(dtype, swapped))
+}
+
+/// The letters of strings and of raw bytes.
+const STRING: &str = "S";
+const RAW: &str = "V";
+
+/// NumPy's letter for the kind of a dtype; with the size of an element it tells the dtype.
+fn letter(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "b",
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => "i",
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => "u",
+        DType::Half | DType::Float | DType::Double => "f",
+        DType::Complex64 | DType::Complex128 => "c",
+        DType::BFloat16 => RAW,
+        DType::String => STRING,
+    }
 }
 
 /// NumPy's name of a numeric dtype in this machine's byte order.
 pub(super) fn name(dtype: DType) -> String {
-    let letter = match dtype {
-        DType::Bool => 'b',
-        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 'i',
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => 'u',
-        DType::Half | DType::Float | DType::Double => 'f',
-        DType::Complex64 | DType::Complex128 => 'c',
-        DType::BFloat16 => 'V',
-        DType::String => 'S',
-    };
+    let letter = letter(dtype);
     let size = dtype.size().unwrap_or(0);
     let order = match size {
         1 => '|',

@@ -77,8 +77,7 @@ fn read_numbers(dtype: DType, swapped: bool, header: NpyHeader, data: &[u8]) -> 
         }
     }
     if swapped {
-        let is_complex = matches!(dtype, DType::Complex64 | DType::Complex128);
-        let number_size = if is_complex { size / 2 } else { size };
+        let number_size = if dtype.is_complex() { size / 2 } else { size };
         bytes.chunks_exact_mut(number_size).for_each(<[u8]>::reverse);
     }
     if dtype == DType::Bool {

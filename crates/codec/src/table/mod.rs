@@ -20,8 +20,7 @@ pub use self::header::{Header, has_header};
 /// type float, double or string.
 #[must_use]
 pub fn can_read(inputs: &[TensorSpec]) -> bool {
-    let is_readable = |dtype| matches!(dtype, DType::Float | DType::Double | DType::String);
-    let all = |spec: &TensorSpec| spec.dtype().is_some_and(is_readable);
+    let all = |spec: &TensorSpec| spec.dtype().is_some_and(may_be_missing);
     let is_matrix = |spec: &TensorSpec| spec.dtype() != Some(DType::String);
     match inputs {
         [] => false,
@@ -30,6 +29,26 @@ pub fn can_read(inputs: &[TensorSpec]) -> bool {
             several.iter().any(|spec| spec.takes_missing)
                 && several.iter().all(|spec| all(spec) && spec.is_column())
         }
+    }
+}
+
+/// Whether [`read`] has a value of a type for what is missing.
+fn may_be_missing(dtype: DType) -> bool {
+    match dtype {
+        DType::Float | DType::Double | DType::String => true,
+        DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128 => false,
     }
 }
 

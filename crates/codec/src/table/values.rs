@@ -18,21 +18,21 @@ pub(super) enum Values {
 impl Values {
     /// Whether fields can have values of this type.
     pub(super) fn can_be(dtype: DType) -> bool {
-        matches!(
-            dtype,
+        match dtype {
             DType::Float
-                | DType::Double
-                | DType::String
-                | DType::Int8
-                | DType::Int16
-                | DType::Int32
-                | DType::Int64
-                | DType::UInt8
-                | DType::UInt16
-                | DType::UInt32
-                | DType::UInt64
-                | DType::Bool
-        )
+            | DType::Double
+            | DType::String
+            | DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool => true,
+            DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => false,
+        }
     }
 
     pub(super) fn of(dtype: DType) -> Self {
