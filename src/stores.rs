@@ -198,3 +198,16 @@ impl ModelStores for MirroredStores {
         self.0.cache_bytes()
     }
 }
+
+#[cfg(all(test, feature = "stores"))]
+mod tests {
+    use tensorserve_core::config::STORE_SCHEMES;
+    use tensorserve_store::StoreKind;
+
+    /// The core tells paths from locations also in a build without stores, and so has a list of its own.
+    #[test]
+    fn the_core_knows_the_schemes_of_all_stores() {
+        let all = StoreKind::ALL.into_iter().flat_map(StoreKind::schemes).copied();
+        assert_eq!(all.collect::<Vec<_>>(), STORE_SCHEMES);
+    }
+}

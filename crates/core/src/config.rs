@@ -93,7 +93,7 @@ pub struct SourceConfig {
     pub model: ModelConfig,
 }
 
-/// The schemes of stores.
+/// The schemes of stores: those of `tensorserve_store::StoreKind`, which a build without stores lacks.
 pub const STORE_SCHEMES: [&str; 8] =
     ["s3://", "s3a://", "gs://", "gcs://", "az://", "azure://", "https://", "http://"];
 

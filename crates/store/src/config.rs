@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::location::StoreKind;
 use crate::redirects::PROXIES;
 
 /// The checked configuration of the stores.
@@ -29,11 +30,11 @@ pub struct StoreConfig {
 /// Whether `name` is a variable that configures the access to a cloud, or names a proxy.
 #[must_use]
 pub fn is_variable(name: &str) -> bool {
-    let prefixes = ["AWS_", "GOOGLE_", "AZURE_", "AZURITE_", "IDENTITY_", "MSI_"];
-    let names = ["HOME", "STORAGE_EMULATOR_HOST", "CLOUDSDK_CONFIG"];
-    names.contains(&name)
-        || PROXIES.contains(&name)
-        || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    let configures = |kind: StoreKind| {
+        let (prefixes, names) = kind.variables();
+        names.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    PROXIES.contains(&name) || StoreKind::ALL.into_iter().any(configures)
 }
 
 impl StoreConfig {

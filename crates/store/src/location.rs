@@ -18,17 +18,68 @@ pub enum StoreKind {
     Web,
 }
 
-/// The schemes of locations, and what they mean.
-const SCHEMES: [(&str, StoreKind); 8] = [
-    ("s3://", StoreKind::S3),
-    ("s3a://", StoreKind::S3),
-    ("gs://", StoreKind::Gcs),
-    ("gcs://", StoreKind::Gcs),
-    ("az://", StoreKind::Azure),
-    ("azure://", StoreKind::Azure),
-    ("https://", StoreKind::Web),
-    ("http://", StoreKind::Web),
-];
+impl StoreKind {
+    /// Every kind of store.
+    pub const ALL: [StoreKind; 4] =
+        [StoreKind::S3, StoreKind::Gcs, StoreKind::Azure, StoreKind::Web];
+
+    /// What its locations begin with. The first one is that of a location that is shown.
+    #[must_use]
+    pub fn schemes(self) -> &'static [&'static str] {
+        match self {
+            StoreKind::S3 => &["s3://", "s3a://"],
+            StoreKind::Gcs => &["gs://", "gcs://"],
+            StoreKind::Azure => &["az://", "azure://"],
+            StoreKind::Web => &["https://", "http://"],
+        }
+    }
+
+    /// What it is called in the documentation.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            StoreKind::S3 => "Amazon S3",
+            StoreKind::Gcs => "Google Cloud Storage",
+            StoreKind::Azure => "Azure Blob Storage",
+            StoreKind::Web => "one file",
+        }
+    }
+
+    /// Whether it has a list of objects, and takes new ones.
+    #[must_use]
+    pub fn has_objects(self) -> bool {
+        match self {
+            StoreKind::S3 | StoreKind::Gcs | StoreKind::Azure => true,
+            StoreKind::Web => false,
+        }
+    }
+
+    /// The variables of the environment that configure the access: how their names begin, and whole names.
+    pub(crate) fn variables(self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            StoreKind::S3 => (&["AWS_"], &["HOME"]),
+            StoreKind::Gcs => (&["GOOGLE_"], &["HOME", "STORAGE_EMULATOR_HOST", "CLOUDSDK_CONFIG"]),
+            StoreKind::Azure => (&["AZURE_", "AZURITE_", "IDENTITY_", "MSI_"], &[]),
+            StoreKind::Web => (&[], &[]),
+        }
+    }
+
+    /// The kind of the store that a location is in, and the scheme that it begins with.
+    fn of(location: &str) -> Option<(Self, &'static str)> {
+        StoreKind::ALL.into_iter().find_map(|kind| {
+            let schemes = kind.schemes().iter();
+            schemes
+                .copied()
+                .find(|scheme| location.starts_with(scheme))
+                .map(|scheme| (kind, scheme))
+        })
+    }
+
+    /// The scheme of a location that is shown.
+    pub(crate) fn scheme(self) -> &'static str {
+        self.schemes().first().copied().unwrap_or_default()
+    }
+}
 
 /// The longest location, in bytes.
 const MAX_LOCATION_BYTES: usize = 2048;
@@ -48,7 +99,7 @@ pub struct Location {
 /// Whether `text` begins with the scheme of a store.
 #[must_use]
 pub fn is_location(text: &str) -> bool {
-    SCHEMES.iter().any(|(scheme, _)| text.starts_with(scheme))
+    StoreKind::of(text).is_some()
 }
 
 impl Location {
@@ -57,8 +108,7 @@ impl Location {
     /// # Errors
     /// If it has another scheme, no bucket, or a key that cannot be a path.
     pub fn parse(text: &str) -> Result<Self> {
-        let Some((scheme, kind)) = SCHEMES.iter().find(|(scheme, _)| text.starts_with(scheme))
-        else {
+        let Some((kind, scheme)) = StoreKind::of(text) else {
             return Err(Error::invalid(format!("{text:?} is not the URL of a store")));
         };
         if text.len() > MAX_LOCATION_BYTES || text.chars().any(char::is_control) {
@@ -66,7 +116,7 @@ impl Location {
                 "the URL of a store is too long or contains control characters",
             ));
         }
-        if *kind == StoreKind::Web {
+        if !kind.has_objects() {
             return Location::of_file(text);
         }
         let rest = text.get(scheme.len()..).unwrap_or_default();
@@ -83,7 +133,7 @@ impl Location {
             return Err(Error::invalid(format!("{text}: {why}")));
         }
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        Ok(Location { kind: *kind, bucket, key, url: None })
+        Ok(Location { kind, bucket, key, url: None })
     }
 
     fn of_file(text: &str) -> Result<Self> {
@@ -153,16 +203,10 @@ impl Location {
 /// Without the query of a URL and the user in it, which can be secrets.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.kind {
-            StoreKind::S3 => "s3",
-            StoreKind::Gcs => "gs",
-            StoreKind::Azure => "az",
-            StoreKind::Web => match self.url.as_deref() {
-                Some(url) if url.starts_with("http://") => "http",
-                _ => "https",
-            },
-        };
-        write!(f, "{scheme}://{}", self.bucket)?;
+        // That of a URL is kept: it tells whether the file is fetched with TLS.
+        let of_url = self.url.as_deref().and_then(StoreKind::of);
+        let scheme = of_url.map_or(self.kind.scheme(), |(_, scheme)| scheme);
+        write!(f, "{scheme}{}", self.bucket)?;
         if !self.key.is_empty() {
             write!(f, "/{}", self.key)?;
         }
@@ -179,6 +223,22 @@ impl fmt::Debug for Location {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_documentation_has_every_scheme() {
+        let page = include_str!("../../../docs/storage.md");
+        let (_, table) = page.split_once("| URL | store |\n| --- | --- |\n").expect("the table");
+        let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+        assert_eq!(rows.len(), StoreKind::ALL.len());
+        for (row, kind) in rows.iter().zip(StoreKind::ALL) {
+            let found: Vec<&str> = row.split('`').filter(|part| part.contains("://")).collect();
+            assert_eq!(found.len(), kind.schemes().len(), "{row}");
+            for scheme in kind.schemes() {
+                assert!(found.iter().any(|part| part.starts_with(scheme)), "{scheme}: {row}");
+            }
+            assert!(row.contains(&format!("| {}", kind.title())), "{}: {row}", kind.title());
+        }
+    }
 
     #[test]
     fn locations_are_read_and_shown_without_secrets() {

@@ -121,7 +121,7 @@ impl Place {
     pub fn open(location: &str, options: &PlaceOptions) -> Result<Self> {
         let access = if is_location(location) {
             let parsed = Location::parse(location)?;
-            if parsed.kind() == StoreKind::Web {
+            if !parsed.kind().has_objects() {
                 return Err(Error::invalid(format!(
                     "{parsed}: a web server has no list of files, and takes none; name a directory, \
                      or a prefix of a store such as s3://BUCKET/PATH"
@@ -439,8 +439,12 @@ pub fn error_of(error: io::Error) -> Error {
 fn local_path(location: &str) -> Result<std::path::PathBuf> {
     let path = location.strip_prefix("file://").unwrap_or(location);
     if path.contains("://") {
+        let kinds = StoreKind::ALL.into_iter().filter(|kind| kind.has_objects());
+        let schemes: Vec<&str> = kinds.map(StoreKind::scheme).collect();
+        let (last, others) = schemes.split_last().unwrap_or((&"", &[]));
         return Err(Error::invalid(format!(
-            "{location}: this kind of location is not known; use a path, s3://, gs:// or az://"
+            "{location}: this kind of location is not known; use a path, {} or {last}",
+            others.join(", ")
         )));
     }
     if path.is_empty() || path.contains('\0') {
