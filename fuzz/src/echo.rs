@@ -15,8 +15,9 @@ use tensorserve_tensor::{
 
 use super::memory::unwatched;
 
-/// The types of the models that have one input and one output; each is the name of a model.
-pub const DTYPES: [DType; 16] = [
+/// The types of the models that have one input and one output, all of them; each is the name of a model. Seeds
+/// select a type by its place here.
+pub const DTYPES: [DType; DType::ALL.len()] = [
     DType::Float,
     DType::Double,
     DType::Half,

@@ -105,23 +105,27 @@ pub(super) const STABLEHLO_CUSTOM_CALL: i32 = 173;
 /// From this number on, operators are those of StableHLO, some of which run other subgraphs.
 pub(super) const FIRST_STABLEHLO: i32 = 162;
 
-/// `TensorType`, with the type's number in LiteRT's C API (`LiteRtElementType`).
-const TYPES: [(u8, i32, DType); 14] = [
-    (0, 1, DType::Float),
-    (1, 10, DType::Half),
-    (2, 2, DType::Int32),
-    (3, 3, DType::UInt8),
-    (4, 4, DType::Int64),
-    (5, 5, DType::String),
-    (6, 6, DType::Bool),
-    (7, 7, DType::Int16),
-    (9, 9, DType::Int8),
-    (10, 11, DType::Double),
-    (12, 13, DType::UInt64),
-    (15, 16, DType::UInt32),
-    (16, 17, DType::UInt16),
-    (18, 19, DType::BFloat16),
-];
+/// The number of a type in the file (`TensorType`) and in LiteRT's C API (`LiteRtElementType`); `None` for
+/// one that is not supported.
+fn numbers(dtype: DType) -> Option<(u8, i32)> {
+    match dtype {
+        DType::Float => Some((0, 1)),
+        DType::Half => Some((1, 10)),
+        DType::Int32 => Some((INT32, 2)),
+        DType::UInt8 => Some((3, 3)),
+        DType::Int64 => Some((INT64, 4)),
+        DType::String => Some((STRING, 5)),
+        DType::Bool => Some((BOOL, 6)),
+        DType::Int16 => Some((7, 7)),
+        DType::Int8 => Some((9, 9)),
+        DType::Double => Some((10, 11)),
+        DType::UInt64 => Some((12, 13)),
+        DType::UInt32 => Some((15, 16)),
+        DType::UInt16 => Some((16, 17)),
+        DType::BFloat16 => Some((18, 19)),
+        DType::Complex64 | DType::Complex128 => None,
+    }
+}
 
 /// `TensorType` of elements that are not supported, for messages.
 const UNSUPPORTED: [(u8, &str); 9] = [
@@ -152,12 +156,13 @@ pub(super) const OUT_TYPE: usize = 0;
 
 /// The type of a tensor's elements in the file.
 pub(super) fn dtype(number: u8) -> Option<DType> {
-    TYPES.iter().find(|(stored, _, _)| *stored == number).map(|(_, _, dtype)| *dtype)
+    let is_stored = |dtype: &DType| numbers(*dtype).is_some_and(|(stored, _)| stored == number);
+    DType::ALL.into_iter().find(is_stored)
 }
 
 /// The number of a type in the C API; 0 for one that it lacks.
 pub(super) fn number_in_api(dtype: DType) -> i32 {
-    TYPES.iter().find(|(_, _, its)| *its == dtype).map_or(0, |(_, api, _)| *api)
+    numbers(dtype).map_or(0, |(_, api)| api)
 }
 
 /// The name of a type in the file that is not supported.

@@ -127,17 +127,32 @@ pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
         let integer = value as i64;
         (value.fract() == 0.0 && value.abs() < 1e9).then_some(integer)
     };
-    let values: Vec<i64> = if dtype == DType::Int64 {
-        let packed = raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes));
-        packed.chain(tensor.int64_data.iter().copied()).collect()
-    } else if dtype == DType::Int32 {
-        let packed = raw.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-        packed.chain(tensor.int32_data.iter().copied()).map(i64::from).collect()
-    } else if dtype == DType::Float {
-        let packed = raw.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        packed.chain(tensor.float_data.iter().copied()).map(whole).collect::<Option<_>>()?
-    } else {
-        return None;
+    let values: Vec<i64> = match dtype {
+        DType::Int64 => {
+            let packed = raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes));
+            packed.chain(tensor.int64_data.iter().copied()).collect()
+        }
+        DType::Int32 => {
+            let packed = raw.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+            packed.chain(tensor.int32_data.iter().copied()).map(i64::from).collect()
+        }
+        DType::Float => {
+            let packed = raw.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            packed.chain(tensor.float_data.iter().copied()).map(whole).collect::<Option<_>>()?
+        }
+        DType::Double
+        | DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => return None,
     };
     (!values.is_empty() && values.len() <= MAX_READ).then_some(values)
 }

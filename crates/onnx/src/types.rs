@@ -3,23 +3,27 @@
 
 use tensorserve_tensor::DType;
 
-/// The supported element types, with their numbers.
-const SUPPORTED: [(DType, i32); 14] = [
-    (DType::Float, 1),
-    (DType::UInt8, 2),
-    (DType::Int8, 3),
-    (DType::UInt16, 4),
-    (DType::Int16, 5),
-    (DType::Int32, 6),
-    (DType::Int64, 7),
-    (DType::String, 8),
-    (DType::Bool, 9),
-    (DType::Half, 10),
-    (DType::Double, 11),
-    (DType::UInt32, 12),
-    (DType::UInt64, 13),
-    (DType::BFloat16, 16),
-];
+/// ONNX's number of an element type; `None` for a dtype that is not supported.
+fn number(dtype: DType) -> Option<i32> {
+    match dtype {
+        DType::Float => Some(1),
+        DType::UInt8 => Some(2),
+        DType::Int8 => Some(3),
+        DType::UInt16 => Some(4),
+        DType::Int16 => Some(5),
+        DType::Int32 => Some(6),
+        DType::Int64 => Some(7),
+        DType::String => Some(8),
+        DType::Bool => Some(9),
+        DType::Half => Some(10),
+        DType::Double => Some(11),
+        DType::UInt32 => Some(12),
+        DType::UInt64 => Some(13),
+        DType::BFloat16 => Some(16),
+        // Their numbers are in `UNSUPPORTED`.
+        DType::Complex64 | DType::Complex128 => None,
+    }
+}
 
 /// Element types that are not supported, by number, for error messages.
 const UNSUPPORTED: [(i32, &str); 9] = [
@@ -39,12 +43,12 @@ const UNDEFINED: i32 = 0;
 
 /// The dtype for ONNX's number of an element type, if it is supported.
 pub(super) fn dtype(element_type: i32) -> Option<DType> {
-    SUPPORTED.iter().find(|(_, number)| *number == element_type).map(|(dtype, _)| *dtype)
+    DType::ALL.into_iter().find(|dtype| number(*dtype) == Some(element_type))
 }
 
 /// ONNX's number of an element type; [`UNDEFINED`] for a dtype that is not supported.
 pub(crate) fn element_type(dtype: DType) -> i32 {
-    SUPPORTED.iter().find(|(its, _)| *its == dtype).map_or(UNDEFINED, |(_, number)| *number)
+    number(dtype).unwrap_or(UNDEFINED)
 }
 
 /// The usual name of an element type, for error messages.

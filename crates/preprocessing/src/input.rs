@@ -136,7 +136,23 @@ impl InputSteps {
         let fits = match model_spec.dtype() {
             Some(DType::Int32) => i32::try_from(smallest).is_ok() && i32::try_from(largest).is_ok(),
             Some(DType::Int64) => true,
-            _ => false,
+            Some(
+                DType::Float
+                | DType::Double
+                | DType::Half
+                | DType::BFloat16
+                | DType::Int8
+                | DType::Int16
+                | DType::UInt8
+                | DType::UInt16
+                | DType::UInt32
+                | DType::UInt64
+                | DType::Bool
+                | DType::Complex64
+                | DType::Complex128
+                | DType::String,
+            )
+            | None => false,
         };
         if !fits {
             let (alias, dtype) = (&model_spec.alias, dtype_name(model_spec));

@@ -72,7 +72,23 @@ fn made(spec: &TensorSpec) -> SampleInput<'_> {
     let fill = match spec.dtype() {
         Some(DType::Bool) => SampleValue::True,
         Some(DType::String) => SampleValue::Text,
-        Some(_) | None => SampleValue::One,
+        Some(
+            DType::Float
+            | DType::Double
+            | DType::Half
+            | DType::BFloat16
+            | DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Complex64
+            | DType::Complex128,
+        )
+        | None => SampleValue::One,
     };
     SampleInput { alias: &spec.alias, dims: dims(spec, OPEN), fill }
 }

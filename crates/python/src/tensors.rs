@@ -101,6 +101,7 @@ pub(crate) fn has_dtype(tensor: &Tensor, dtype: Option<DType>) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
     use tensorserve_tensor::aligned_vec;
 
     fn frame(tensors: &[Tensor]) -> (String, Bytes) {
@@ -150,6 +151,60 @@ mod tests {
             let dtype = if is_text { "string" } else { "float64" };
             let _ = decode(&json!([[dtype, dims]]).to_string(), &Bytes::from(body));
         }
+    }
+
+    /// How `python/arrays.py` has the elements of a type without NumPy.
+    enum Form {
+        /// As elements of an array of this code.
+        Code(&'static str),
+        /// Only NumPy has them.
+        NumpyOnly,
+        /// As texts.
+        Texts,
+        /// NumPy does not have them, either.
+        None,
+    }
+
+    fn form(dtype: DType) -> Form {
+        match dtype {
+            DType::Float => Form::Code("f"),
+            DType::Double => Form::Code("d"),
+            DType::Int8 => Form::Code("b"),
+            DType::Int16 => Form::Code("h"),
+            DType::Int32 => Form::Code("i"),
+            DType::Int64 => Form::Code("q"),
+            DType::UInt8 | DType::Bool => Form::Code("B"),
+            DType::UInt16 => Form::Code("H"),
+            DType::UInt32 => Form::Code("I"),
+            DType::UInt64 => Form::Code("Q"),
+            DType::Half | DType::Complex64 | DType::Complex128 => Form::NumpyOnly,
+            DType::String => Form::Texts,
+            DType::BFloat16 => Form::None,
+        }
+    }
+
+    #[test]
+    fn both_sides_have_the_same_types() {
+        const ARRAYS: &str = include_str!("../../../python/arrays.py");
+        let between = |start: &str, end: &str| {
+            let (_, after) = ARRAYS.split_once(start).expect(start);
+            after.split_once(end).expect(end).0
+        };
+        let (mut codes, mut numpy_only) = (BTreeSet::new(), BTreeSet::new());
+        for dtype in DType::ALL {
+            let name = dtype.python_name();
+            match form(dtype) {
+                Form::Code(code) => drop(codes.insert(format!("\"{name}\": \"{code}\""))),
+                Form::NumpyOnly => drop(numpy_only.insert(format!("\"{name}\""))),
+                Form::Texts => assert!(ARRAYS.contains(&format!("if dtype == \"{name}\":"))),
+                Form::None => assert!(!ARRAYS.contains(name), "{name}"),
+            }
+        }
+        let listed = between("\nCODES = {\n", "\n}").lines();
+        let listed = listed.map(|line| line.trim().trim_end_matches(',').to_owned());
+        assert_eq!(listed.collect::<BTreeSet<_>>(), codes, "CODES");
+        let listed = between("\nNUMPY_ONLY = (", ")").split(", ").map(str::to_owned);
+        assert_eq!(listed.collect::<BTreeSet<_>>(), numpy_only, "NUMPY_ONLY");
     }
 
     #[test]

@@ -397,15 +397,26 @@ fn batch_rows(arguments: &Arguments, is_documents: bool) -> Result<(usize, bool)
 }
 
 fn npy_type(name: &str) -> Result<DType> {
-    match name {
-        "float32" => Ok(DType::Float),
-        "float64" => Ok(DType::Double),
-        "int32" => Ok(DType::Int32),
-        "int64" => Ok(DType::Int64),
-        _ => {
-            Err(Error::invalid(format!("--npy-type {name}: use float32, float64, int32 or int64")))
-        }
-    }
+    let is_offered = |dtype| match dtype {
+        DType::Float | DType::Double | DType::Int32 | DType::Int64 => true,
+        DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => false,
+    };
+    let mut offered = DType::ALL.into_iter().filter(|dtype| is_offered(*dtype));
+    let found = offered.find(|dtype| dtype.python_name() == name);
+    found.ok_or_else(|| {
+        Error::invalid(format!("--npy-type {name}: use float32, float64, int32 or int64"))
+    })
 }
 
 /// The shard that `--shard` or the variables of a scheduler name.

@@ -6,6 +6,7 @@ use tensorserve_rows::shapes;
 use tensorserve_rows::slices;
 use tensorserve_rows::strided::{self, Masks};
 use tensorserve_rows::{Flow, Outcome, Size, Stop, Value, integers, loops, mixed, ragged, unknown};
+use tensorserve_tensor::DType;
 
 use super::call::Call;
 
@@ -293,11 +294,26 @@ pub(super) fn cast(call: &Call) -> Outcome {
     /// `out_data_type`, as a type of tensors.
     const TO: usize = 1;
     let to = call.byte(TO)?;
-    let is_integer = crate::schema::dtype(to).is_some_and(|dtype| {
-        use tensorserve_tensor::DType;
-        matches!(dtype, DType::Int32 | DType::Int64 | DType::Bool | DType::UInt32 | DType::UInt64)
-    });
+    let is_integer = crate::schema::dtype(to).is_some_and(keeps_sizes);
     integers::cast(call.input(0)?, is_integer, call.symbols())
+}
+
+/// Whether integers that are sizes keep their values in a type.
+fn keeps_sizes(dtype: DType) -> bool {
+    match dtype {
+        DType::Int32 | DType::Int64 | DType::Bool | DType::UInt32 | DType::UInt64 => true,
+        DType::Float
+        | DType::Double
+        | DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::UInt8
+        | DType::UInt16
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => false,
+    }
 }
 
 pub(super) fn fill(call: &Call) -> Outcome {

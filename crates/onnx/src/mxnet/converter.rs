@@ -16,8 +16,27 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// The dtype that a checkpoint computes in: that of a parameter of floating-point numbers.
 fn compute_dtype(params: &HashMap<String, ParamArray>) -> DType {
     let mut dtypes = params.values().map(|array| array.dtype);
-    let floating = dtypes.find(|its| matches!(its, DType::Float | DType::Double | DType::Half));
-    floating.unwrap_or(DType::Float)
+    dtypes.find(|dtype| is_computed_in(*dtype)).unwrap_or(DType::Float)
+}
+
+/// Whether models compute in a dtype.
+fn is_computed_in(dtype: DType) -> bool {
+    match dtype {
+        DType::Float | DType::Double | DType::Half => true,
+        DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => false,
+    }
 }
 
 /// The name of a node's output in the ONNX graph.
@@ -229,11 +248,23 @@ fn missing_param(name: &str) -> Error {
 /// The little-endian bytes of a number in a dtype.
 #[allow(clippy::cast_possible_truncation)] // Rounds to the nearest, as numpy does.
 fn scalar_bytes(dtype: DType, value: f64) -> Vec<u8> {
-    if dtype == DType::Double {
-        return value.to_le_bytes().to_vec();
+    match dtype {
+        DType::Double => value.to_le_bytes().to_vec(),
+        DType::Half => half::f16::from_f64(value).to_le_bytes().to_vec(),
+        // The type of the model, or one that no model computes in.
+        DType::Float
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => (value as f32).to_le_bytes().to_vec(),
     }
-    if dtype == DType::Half {
-        return half::f16::from_f64(value).to_le_bytes().to_vec();
-    }
-    (value as f32).to_le_bytes().to_vec()
 }

@@ -156,23 +156,36 @@ fn byte_length(dtype: DType, dims: &[i64]) -> usize {
     length.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX)
 }
 
-/// The dtype for MXNet's number of an element type (`mshadow::TypeFlag`).
-fn dtype(type_flag: u32) -> Result<DType> {
-    Ok(match type_flag {
-        0 => DType::Float,
-        1 => DType::Double,
-        2 => DType::Half,
-        3 => DType::UInt8,
-        4 => DType::Int32,
-        5 => DType::Int8,
-        6 => DType::Int64,
-        other => {
-            let message = format!(
-                "the parameters have an array of MXNet's type number {other}, which is not \
-                 supported"
-            );
-            return Err(Error::new(Code::Unimplemented, message));
-        }
+/// MXNet's number of an element type (`mshadow::TypeFlag`); `None` for a dtype that is not supported.
+fn type_flag(dtype: DType) -> Option<u32> {
+    match dtype {
+        DType::Float => Some(0),
+        DType::Double => Some(1),
+        DType::Half => Some(2),
+        DType::UInt8 => Some(3),
+        DType::Int32 => Some(4),
+        DType::Int8 => Some(5),
+        DType::Int64 => Some(6),
+        DType::BFloat16
+        | DType::Int16
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => None,
+    }
+}
+
+/// The dtype for MXNet's number of an element type.
+fn dtype(number: u32) -> Result<DType> {
+    let dtype = DType::ALL.into_iter().find(|dtype| type_flag(*dtype) == Some(number));
+    dtype.ok_or_else(|| {
+        let message = format!(
+            "the parameters have an array of MXNet's type number {number}, which is not supported"
+        );
+        Error::new(Code::Unimplemented, message)
     })
 }
 

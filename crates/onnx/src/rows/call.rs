@@ -124,7 +124,20 @@ fn elements(tensor: &TensorProto) -> Option<Vec<i64>> {
             let raw = tensor.raw_data.iter().map(|&byte| i64::from(byte != 0));
             raw.chain(tensor.int32_data.iter().map(|&value| i64::from(value != 0))).collect()
         }
-        _ => return None,
+        DType::Bool
+        | DType::Float
+        | DType::Double
+        | DType::Half
+        | DType::BFloat16
+        | DType::Int8
+        | DType::Int16
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => return None,
     };
     (i64::try_from(found.len()) == Ok(count)).then_some(found)
 }

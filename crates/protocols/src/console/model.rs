@@ -248,7 +248,23 @@ impl SignatureView {
                 Some(DType::String) if signature.takes_images => "image",
                 Some(DType::String) => "string",
                 Some(DType::Bool) => "bool",
-                _ => "number",
+                Some(
+                    DType::Float
+                    | DType::Double
+                    | DType::Half
+                    | DType::BFloat16
+                    | DType::Int8
+                    | DType::Int16
+                    | DType::Int32
+                    | DType::Int64
+                    | DType::UInt8
+                    | DType::UInt16
+                    | DType::UInt32
+                    | DType::UInt64
+                    | DType::Complex64
+                    | DType::Complex128,
+                )
+                | None => "number",
             });
         }
         SignatureView {

@@ -207,3 +207,34 @@ fn bytes(value: &Node<'_>) -> Result<Vec<u8>, String> {
     let outcome = base64::decode(text, Alphabet::Standard, &mut decoded);
     outcome.map_err(|_| "Incorrect padding".to_owned()).map(|()| decoded)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorserve_tensor::DType;
+
+    #[test]
+    fn numpy_names_of_all_types_are_known() {
+        let integer = |bits, is_signed| ValueType::Integer { bits, is_signed };
+        for dtype in DType::ALL {
+            let expected = match dtype {
+                DType::Bool => ValueType::Bool,
+                DType::Float => ValueType::Float32,
+                DType::Double => ValueType::Float64,
+                DType::Int8 => integer(8, true),
+                DType::Int16 => integer(16, true),
+                DType::Int32 => integer(32, true),
+                DType::Int64 => integer(64, true),
+                DType::UInt8 => integer(8, false),
+                DType::UInt16 => integer(16, false),
+                DType::UInt32 => integer(32, false),
+                DType::UInt64 => integer(64, false),
+                DType::String => ValueType::Text,
+                DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => {
+                    ValueType::Any
+                }
+            };
+            assert_eq!(ValueType::of_numpy(dtype.python_name()), expected, "{dtype}");
+        }
+    }
+}

@@ -26,14 +26,27 @@ pub(super) fn name_of(dtype: DType) -> &'static str {
 
 /// The type with this name; `None` for others, and for those that clients cannot send.
 pub(super) fn of_name(name: &str) -> Option<DType> {
-    let is_complex = |dtype: &DType| matches!(dtype, DType::Complex64 | DType::Complex128);
-    let mut all = DType::ALL.into_iter().filter(|dtype| !is_complex(dtype));
+    let mut all = DType::ALL.into_iter().filter(|dtype| !dtype.is_complex());
     all.find(|dtype| name_of(*dtype) == name)
 }
 
 /// Whether values of the type have no form in JSON, nor among the typed contents of gRPC.
 pub(super) fn is_raw_only(dtype: DType) -> bool {
-    matches!(dtype, DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128)
+    match dtype {
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => true,
+        DType::Float
+        | DType::Double
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::String => false,
+    }
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ pub(super) fn path_parameters(path: &str) -> Value {
 pub(super) fn infer(version: &str) -> Value {
     let inputs = list(json!({ "anyOf": [shared_input(), any_input()] }));
     let output = output_request(&text());
-    let given = json!({ "anyOf": ELEMENTS.map(|(dtype, _)| output_response(text(), dtype)) });
+    let given = json!({ "anyOf": ELEMENTS.map(|dtype| output_response(text(), dtype)) });
     let mut members = infer_members(request(inputs, output, text()), &given, None);
     let path = path_parameters(version).get("parameters").and_then(Value::as_array).cloned();
     if let Some(Value::Array(parameters)) = members.get_mut("parameters") {
@@ -380,28 +380,39 @@ fn sizes() -> Value {
     list(json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }))
 }
 
-/// The types of elements that have a form in JSON, with their least and greatest values.
-const ELEMENTS: [(DType, Option<(i128, i128)>); 12] = [
-    (DType::Bool, None),
-    (DType::UInt8, Some((0, 0xff))),
-    (DType::UInt16, Some((0, 0xffff))),
-    (DType::UInt32, Some((0, 0xffff_ffff))),
-    (DType::UInt64, Some((0, 0xffff_ffff_ffff_ffff))),
-    (DType::Int8, Some((-0x80, 0x7f))),
-    (DType::Int16, Some((-0x8000, 0x7fff))),
-    (DType::Int32, Some((-0x8000_0000, 0x7fff_ffff))),
-    (DType::Int64, Some((-0x8000_0000_0000_0000, 0x7fff_ffff_ffff_ffff))),
-    (DType::Float, None),
-    (DType::Double, None),
-    (DType::String, None),
+/// The types of elements that have a form in JSON, in the order of the document.
+const ELEMENTS: [DType; 12] = [
+    DType::Bool,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::Float,
+    DType::Double,
+    DType::String,
 ];
 
 /// The schema of an element; `None` for types without a form in JSON.
 fn element(dtype: DType) -> Option<Value> {
-    let (_, range) = ELEMENTS.iter().find(|(listed, _)| *listed == dtype)?;
-    Some(match (dtype, range) {
-        (DType::Bool, _) => boolean(),
-        (DType::String, _) => {
+    let integer = |least: i64, most: u64| {
+        Some(json!({ "type": "integer", "minimum": least, "maximum": most }))
+    };
+    match dtype {
+        DType::Bool => Some(boolean()),
+        DType::UInt8 => integer(0, 0xff),
+        DType::UInt16 => integer(0, 0xffff),
+        DType::UInt32 => integer(0, 0xffff_ffff),
+        DType::UInt64 => integer(0, 0xffff_ffff_ffff_ffff),
+        DType::Int8 => integer(-0x80, 0x7f),
+        DType::Int16 => integer(-0x8000, 0x7fff),
+        DType::Int32 => integer(-0x8000_0000, 0x7fff_ffff),
+        DType::Int64 => integer(-0x8000_0000_0000_0000, 0x7fff_ffff_ffff_ffff),
+        DType::Float | DType::Double => Some(json!({ "type": "number" })),
+        DType::String => {
             let b64 = json!({ "type": "string", "contentEncoding": "base64" });
             let object = json!({
                 "type": "object",
@@ -409,14 +420,10 @@ fn element(dtype: DType) -> Option<Value> {
                 "required": ["b64"],
                 "additionalProperties": false,
             });
-            json!({ "anyOf": [text(), object] })
+            Some(json!({ "anyOf": [text(), object] }))
         }
-        (_, Some((least, most))) => {
-            let (least, most) = (i64::try_from(*least), u64::try_from(*most));
-            json!({ "type": "integer", "minimum": least.ok(), "maximum": most.ok() })
-        }
-        (_, None) => json!({ "type": "number" }),
-    })
+        DType::Half | DType::BFloat16 | DType::Complex64 | DType::Complex128 => None,
+    }
 }
 
 /// An input with its data, of one type.
@@ -445,7 +452,7 @@ fn typed_input(name: Value, dtype: DType) -> Option<Value> {
 /// An input of any model, with its data.
 fn any_input() -> Value {
     let typed: Vec<Value> =
-        ELEMENTS.iter().filter_map(|(dtype, _)| typed_input(text(), *dtype)).collect();
+        ELEMENTS.iter().filter_map(|dtype| typed_input(text(), *dtype)).collect();
     json!({ "anyOf": typed })
 }
 
@@ -536,12 +543,41 @@ fn example(signature: &Signature) -> Option<Value> {
             spec.shape.sizes()?.iter().map(|size| u64::try_from(*size).unwrap_or(1)).collect();
         let count = shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))?;
         let dtype = spec.dtype()?;
-        let texts = [(DType::Bool, json!(true)), (DType::String, json!("text"))];
-        let text = texts.into_iter().find(|(listed, _)| *listed == dtype);
-        let value = text.map_or(json!(1), |(_, value)| value);
+        let value = match dtype {
+            DType::Bool => json!(true),
+            DType::String => json!("text"),
+            DType::Float
+            | DType::Double
+            | DType::Half
+            | DType::BFloat16
+            | DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Complex64
+            | DType::Complex128 => json!(1),
+        };
         let data = vec![value; usize::try_from(count).ok().filter(|_| count <= MOST)?];
         let dtype = datatype::name_of(dtype);
         inputs.push(json!({ "name": spec.alias, "shape": shape, "datatype": dtype, "data": data }));
     }
     Some(json!({ "inputs": inputs }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_with_a_form_in_json_is_listed_once() {
+        for dtype in DType::ALL {
+            let listed = ELEMENTS.iter().filter(|listed| **listed == dtype).count();
+            assert_eq!(listed, usize::from(element(dtype).is_some()), "{dtype}");
+            assert_eq!(element(dtype).is_none(), datatype::is_raw_only(dtype), "{dtype}");
+        }
+    }
 }

@@ -229,8 +229,7 @@ fn typed_input(input: InferInputTensor) -> Result<(String, Tensor)> {
             "input {name:?} has {given} elements in {field}, but its shape {shape:?} has {count}"
         )));
     }
-    let all: usize = KINDS.iter().map(|kind| elements(&contents, *kind)).sum();
-    if all != given {
+    if all_elements(&contents) != given {
         return Err(Error::invalid(format!(
             "input {name:?} is {datatype}, whose contents are {field} alone; others are set, too"
         )));
@@ -256,17 +255,23 @@ fn field_of(dtype: DType) -> &'static str {
     }
 }
 
-/// A type for each of the fields.
-const KINDS: [DType; 8] = [
-    DType::Bool,
-    DType::Int32,
-    DType::Int64,
-    DType::UInt32,
-    DType::UInt64,
-    DType::Float,
-    DType::Double,
-    DType::String,
-];
+/// The number of elements in all fields.
+fn all_elements(contents: &InferTensorContents) -> usize {
+    let InferTensorContents {
+        bool_contents,
+        int_contents,
+        int64_contents,
+        uint_contents,
+        uint64_contents,
+        fp32_contents,
+        fp64_contents,
+        bytes_contents,
+    } = contents;
+    let signed = int_contents.len() + int64_contents.len();
+    let unsigned = uint_contents.len() + uint64_contents.len();
+    let floats = fp32_contents.len() + fp64_contents.len();
+    bool_contents.len() + signed + unsigned + floats + bytes_contents.len()
+}
 
 /// The number of elements in the field of a type.
 fn elements(contents: &InferTensorContents, dtype: DType) -> usize {

@@ -84,7 +84,21 @@ impl TensorConfig {
         match self.dtype {
             None | Some(DType::Complex64 | DType::Complex128) => "TYPE_INVALID".to_owned(),
             Some(DType::String) => "TYPE_STRING".to_owned(),
-            Some(dtype) => format!("TYPE_{}", datatype::name_of(dtype)),
+            Some(
+                dtype @ (DType::Float
+                | DType::Double
+                | DType::Half
+                | DType::BFloat16
+                | DType::Int8
+                | DType::Int16
+                | DType::Int32
+                | DType::Int64
+                | DType::UInt8
+                | DType::UInt16
+                | DType::UInt32
+                | DType::UInt64
+                | DType::Bool),
+            ) => format!("TYPE_{}", datatype::name_of(dtype)),
         }
     }
 }

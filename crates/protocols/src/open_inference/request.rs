@@ -274,12 +274,24 @@ fn as_declared(model: &str, spec: &TensorSpec, tensor: Tensor) -> Result<Tensor>
 /// The values of a type to which JSON's reader and [`cast`] truncate other numbers, as TensorFlow Serving
 /// does; `None` for other types.
 pub(super) fn truncated_range(dtype: DType) -> Option<RangeInclusive<i64>> {
-    let ranges: [(DType, RangeInclusive<i64>); 3] = [
-        (DType::Int8, i8::MIN.into()..=i8::MAX.into()),
-        (DType::Int16, i16::MIN.into()..=i16::MAX.into()),
-        (DType::UInt8, 0..=u8::MAX.into()),
-    ];
-    ranges.into_iter().find(|(truncated, _)| *truncated == dtype).map(|(_, range)| range)
+    match dtype {
+        DType::Int8 => Some(i8::MIN.into()..=i8::MAX.into()),
+        DType::Int16 => Some(i16::MIN.into()..=i16::MAX.into()),
+        DType::UInt8 => Some(0..=u8::MAX.into()),
+        DType::Float
+        | DType::Double
+        | DType::Half
+        | DType::BFloat16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => None,
+    }
 }
 
 /// The tensor with another numeric type, as [`cast`] does it; `None` also for values that it truncates

@@ -355,13 +355,15 @@ pub(super) fn error(
 }
 
 fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8]) -> String {
-    let kind = spec.and_then(TensorSpec::dtype).map_or("a number", |dtype| dtype.name());
+    let dtype = spec.and_then(TensorSpec::dtype);
+    let kind = dtype.map_or("a number", |dtype| dtype.name());
     match fault {
         Fault::Syntax(error) => error.kind.text().to_owned(),
         Fault::Refused(refusal) => refusal.error().message().to_owned(),
         Fault::Type { at } if body.get(*at) == Some(&b'"') => {
             let value = dump(body, *at).replace('"', "'");
-            format!("could not convert string to {}: {value} (input {alias:?})", python_type(kind))
+            let kind = python_type(dtype);
+            format!("could not convert string to {kind}: {value} (input {alias:?})")
         }
         Fault::Type { at } | Fault::Unsupported { at } => {
             let value = dump(body, *at);
@@ -384,6 +386,28 @@ fn value_error(fault: &Fault, alias: &str, spec: Option<&TensorSpec>, body: &[u8
 }
 
 /// The Python type that NumPy names in its errors.
-fn python_type(kind: &str) -> &str {
-    if kind.contains("int") { "int" } else { "float" }
+fn python_type(dtype: Option<DType>) -> &'static str {
+    match dtype {
+        Some(
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64,
+        ) => "int",
+        Some(
+            DType::Float
+            | DType::Double
+            | DType::Half
+            | DType::BFloat16
+            | DType::Bool
+            | DType::Complex64
+            | DType::Complex128
+            | DType::String,
+        )
+        | None => "float",
+    }
 }

@@ -46,14 +46,28 @@ pub(super) fn outputs(
 
 /// Refuses the types that the reference cannot write as JSON.
 fn check_type(tensor: &Tensor) -> Result<()> {
-    let dtype = tensor.dtype();
-    let unwritable =
-        [DType::Half, DType::BFloat16, DType::UInt16, DType::Complex64, DType::Complex128];
-    if unwritable.contains(&dtype) {
-        let name = type_name(dtype.number());
-        return Err(Error::invalid(format!("Failed to write JSON value for tensor type: {name}")));
+    match tensor.dtype() {
+        dtype @ (DType::Half
+        | DType::BFloat16
+        | DType::UInt16
+        | DType::Complex64
+        | DType::Complex128) => {
+            let name = type_name(dtype.number());
+            let message = format!("Failed to write JSON value for tensor type: {name}");
+            Err(Error::invalid(message))
+        }
+        DType::Float
+        | DType::Double
+        | DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool
+        | DType::String => Ok(()),
     }
-    Ok(())
 }
 
 fn rows(named: &[(&str, &Tensor)], out: &mut Vec<u8>) -> Result<()> {

@@ -3,9 +3,30 @@
 use tensorserve_proto::tensorflow::attr_value::{ListValue, Value as Attribute};
 use tensorserve_proto::tensorflow::{ConstantProto, NameAttrList, NodeDef, TensorShapeProto};
 use tensorserve_rows::{MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown};
+use tensorserve_tensor::DType;
 
-/// `DT_INT32`, `DT_INT64`, `DT_BOOL` and the other integers of `DataType`.
-const INTEGERS: [i32; 9] = [3, 4, 5, 6, 9, 10, 17, 22, 23];
+/// Whether a number of `DataType` is that of integers or booleans.
+fn is_integer(number: i32) -> bool {
+    let is_one = |dtype| match dtype {
+        DType::Int8
+        | DType::Int16
+        | DType::Int32
+        | DType::Int64
+        | DType::UInt8
+        | DType::UInt16
+        | DType::UInt32
+        | DType::UInt64
+        | DType::Bool => true,
+        DType::Float
+        | DType::Double
+        | DType::Half
+        | DType::BFloat16
+        | DType::Complex64
+        | DType::Complex128
+        | DType::String => false,
+    };
+    DType::ALL.into_iter().any(|dtype| dtype.number() == number && is_one(dtype))
+}
 
 /// What runs the graph that the operation is in.
 pub(super) trait Interpreter {
@@ -111,7 +132,7 @@ impl<'a> Call<'_, 'a> {
 
     /// Whether an attribute is a type of integers.
     pub(super) fn is_integer(&self, name: &str) -> bool {
-        matches!(self.attribute(name), Some(Attribute::Type(number)) if INTEGERS.contains(number))
+        matches!(self.attribute(name), Some(Attribute::Type(number)) if is_integer(*number))
     }
 
     /// A tensor of the shape in the attribute `name`, which is the same for every batch.
