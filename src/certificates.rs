@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use ureq::tls::{Certificate, PemItem, parse_pem};
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, parse_pem};
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -30,11 +30,17 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     Ok(certificates)
 }
 
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+/// A client's certificate with its private key, from PEM files, which may be the same.
+pub(crate) fn of_client(certificate: &Path, key: &Path) -> Result<ClientCert> {
+    let private = PrivateKey::from_pem(&read(key)?).map_err(|e| wrong(key, e))?;
+    Ok(ClientCert::new_with_certs(&certificates(certificate)?, private))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| Error::new(Code::of_io(&e), format!("{}: {e}", path.display())))
 }
 
 /// The error that a file is not what it should be.
-pub(crate) fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
+fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{}: {why}", path.display()))
 }

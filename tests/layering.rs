@@ -21,6 +21,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("auth", &["os", "tensor"]),
     ("workers", &["os", "tensor"]),
     ("store", &["archive", "tensor"]),
+    ("fetch", &["codec", "tensor"]),
     ("rows", &["tensor"]),
     ("platform", &["os", "tensor"]),
     ("probe", &["os", "platform", "tensor"]),

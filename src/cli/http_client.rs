@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio_rustls::rustls::crypto::ring;
-use ureq::tls::{ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{ClientCert, RootCerts, TlsConfig, TlsProvider};
 
-use crate::certificates::{certificates, read, wrong};
+use crate::certificates::{certificates, of_client};
 use crate::config::environment::Environment;
 use tensorserve_codec::base64;
 use tensorserve_tensor::error::{Error, Result};
@@ -107,9 +107,7 @@ fn client_certificate(arguments: &TlsArguments) -> Result<Option<ClientCert>> {
     let (Some(certificate), Some(key)) = (&arguments.certificate, &arguments.key) else {
         return Ok(None);
     };
-    let pem = read(key)?;
-    let key = PrivateKey::from_pem(&pem).map_err(|e| wrong(key, e))?;
-    Ok(Some(ClientCert::new_with_certs(&certificates(certificate)?, key)))
+    of_client(certificate, key).map(Some)
 }
 
 #[cfg(test)]

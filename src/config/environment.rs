@@ -69,23 +69,14 @@ impl Environment {
         self.variables.keys().map(String::as_str).filter(|name| name.starts_with("SAGEMAKER_"))
     }
 
-    /// The options of pip that variables set, such as `index-url` for `PIP_INDEX_URL`.
-    pub(super) fn of_pip(&self) -> impl Iterator<Item = (String, String)> {
-        self.variables.iter().filter_map(|(name, value)| {
-            let option = name.strip_prefix("PIP_")?.to_ascii_lowercase().replace('_', "-");
-            Some((option, value.to_str()?.to_owned()))
-        })
-    }
-
     /// The prefix that the binary is installed in: `PREFIX` of `PREFIX/bin/tensorserve`.
-    pub(super) fn prefix(&self) -> Option<&Path> {
+    pub(crate) fn prefix(&self) -> Option<&Path> {
         let home = self.binary.as_deref()?.parent()?;
         home.parent().filter(|_| home.ends_with("bin"))
     }
 
     /// The variables that are text and whose name is wanted.
-    #[cfg(feature = "stores")]
-    pub(super) fn text_of(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+    pub(crate) fn text_of(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         let wanted = self.variables.iter().filter(|(name, _)| is_wanted(name));
         let text =
             |(name, value): (&String, &OsString)| Some((name.clone(), value.to_str()?.to_owned()));

@@ -41,7 +41,6 @@ mod groups;
 mod memory;
 pub mod model_server;
 mod observation;
-pub mod pip;
 mod platforms;
 mod processes;
 mod protocols;

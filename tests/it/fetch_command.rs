@@ -1,4 +1,4 @@
-//! `tensorserve fetch` as a command, without a network; the downloads are tested in `src/cli/fetch`.
+//! `tensorserve fetch` as a command, without a network; the downloads are tested in `crates/fetch`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::print_line;
-use super::report::say;
+use super::{print_line, print_note};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The runtimes that a connection is compiled for.
-pub(super) const CONNECTED: [&str; 2] = ["torch", "executorch"];
+const CONNECTED: [&str; 2] = ["torch", "executorch"];
 
 /// Compiles the connection of `runtime` in a tree that its wheels were unpacked into, if it needs one. Returns
 /// the names of the files that it has made there.
@@ -42,7 +41,7 @@ pub(super) fn use_package(
     let library = library.display();
     print_line(&format!("lib{runtime} in {library} can be used"));
     let variable = format!("TENSORSERVE_LIB{}", runtime.to_uppercase());
-    say(&format!("where it is not found by itself, name it: {variable}={library}"));
+    print_note(&format!("where it is not found by itself, name it: {variable}={library}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -55,7 +54,7 @@ fn compiled(
 ) -> Result<(PathBuf, Vec<PathBuf>)> {
     use tensorserve_torch::connection::{EXECUTORCH, TORCH};
     let connection = if runtime == TORCH.runtime { &TORCH } else { &EXECUTORCH };
-    say(&format!("Compiling the connection to {}.", connection.title));
+    print_note(&format!("Compiling the connection to {}.", connection.title));
     let made = connection.compile(package, compiler)?;
     Ok((connection.library_of(package), made))
 }

@@ -3,32 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Instant;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use url::Url;
 
-use self::client::Client;
-use self::install::Installation;
-use self::pins::{FETCHABLE, Pin, Wheel};
-use self::report::{megabytes, say};
+use self::report::Terminal;
 use super::table::columns;
-use super::{print_line, print_text};
+use super::{print_line, print_note, print_text};
+use crate::certificates;
 use crate::config::environment::Environment;
-use crate::config::pip::PipSettings;
+use tensorserve_fetch::{Fetcher, Installation, Pin, PipSettings, Trust, megabytes};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
-mod client;
 mod connection;
-mod download;
-mod index;
-mod install;
-mod pins;
 mod report;
-#[cfg(test)]
-mod tests;
 
 pub(super) const HELP: &str = "\
 The libraries come from the Python packages of their publishers. Downloads use the settings of pip:
@@ -51,7 +40,7 @@ Examples:
 pub(super) struct Arguments {
     /// Runtimes to fetch; tensorflow-gpu is TensorFlow with the CUDA libraries
     #[arg(value_name = "RUNTIME", required_unless_present_any = ["list", "verify"],
-          value_parser = PossibleValuesParser::new(FETCHABLE.map(|(name, ..)| name)))]
+          value_parser = PossibleValuesParser::new(tensorserve_fetch::names()))]
     runtimes: Vec<String>,
     /// Directory that contains the directories of the runtimes [default: ~/.local/share/tensorserve/lib]
     #[arg(long, value_name = "DIR")]
@@ -88,20 +77,24 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     }
     let pins: Vec<Pin> =
         arguments.runtimes.iter().map(|name| Pin::new(name)).collect::<Result<_>>()?;
-    let mut pip = PipSettings::new(environment)?;
+    let mut pip = PipSettings::new(&environment.text_of(|_| true), environment.prefix())?;
     if let Some(url) = &arguments.index_url {
         pip.indexes = vec![url.clone()];
     }
-    let indexes: Vec<Url> = pip.indexes.iter().map(|url| index_url(url)).collect::<Result<_>>()?;
-    let client = Client::new(pip, &indexes)?;
+    let trust = trust(&pip)?;
+    let fetcher = Fetcher::new(pip, trust, &Terminal)?;
     on_signals_exit(&folder)?;
     for pin in &pins {
-        fetch(pin, &folder, &client, &indexes, compiler)?;
+        fetcher.fetch(pin, &folder, |tree| connection::compile(&pin.runtime, tree, compiler))?;
+        let library = Installation::new(pin, &folder).library();
+        print_line(&format!("{} is in {}", pin.title, library.display()));
     }
     let searched = environment.library_directories("tensorflow");
     if !searched.iter().any(|known| known.path == folder) {
         let folder = folder.display();
-        say(&format!("{folder} is not searched by default: set TENSORSERVE_LIB_DIR={folder}"));
+        print_note(&format!(
+            "{folder} is not searched by default: set TENSORSERVE_LIB_DIR={folder}"
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,76 +110,12 @@ fn folder(arguments: &Arguments, environment: &Environment) -> Result<PathBuf> {
     })
 }
 
-/// A URL of an index. Its credentials are not shown.
-fn index_url(text: &str) -> Result<Url> {
-    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or_else(|| {
-        let last = text.rsplit('@').next().unwrap_or_default();
-        Error::invalid(format!(
-            "the package index {last:?} is not a URL; write, for example, https://pypi.org/simple \
-             (--index-url, PIP_INDEX_URL or pip.conf)"
-        ))
-    })
-}
-
-fn fetch(
-    pin: &Pin,
-    folder: &Path,
-    client: &Client,
-    indexes: &[Url],
-    compiler: Option<&str>,
-) -> Result<()> {
-    let start = Instant::now();
-    let installation = Installation::new(pin, folder);
-    let library = installation.library();
-    let is_there = format!("{} is in {}", pin.title, library.display());
-    if installation.shortcoming().is_none() {
-        print_line(&is_there);
-        return Ok(());
-    }
-    let _lock = installation.lock()?;
-    // Another run may have fetched the files while this one waited.
-    let Some(problem) = installation.shortcoming() else {
-        print_line(&is_there);
-        return Ok(());
-    };
-    say(&format!("{}: {problem}", pin.title));
-    let count = pin.wheels.len();
-    let (download, unpacked) = (megabytes(pin.download()), megabytes(pin.unpacked));
-    let begun = match installation.begun() {
-        0 => String::new(),
-        bytes => format!(" An earlier run has left {} of it.", megabytes(bytes)),
-    };
-    say(&format!("Downloading {download}, {unpacked} unpacked, into {}.{begun}", folder.display()));
-    let obtain = |wheel: &Wheel, number, file: &Path| {
-        let label = format!("[{}/{count}] {}", number + 1, wheel.file);
-        say(&format!("{label} ({})", megabytes(wheel.size)));
-        obtain(wheel, file, client, indexes, &label)
-    };
-    let compile = |tree: &Path| connection::compile(&pin.runtime, tree, compiler);
-    installation.install(obtain, compile)?;
-    say(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
-    print_line(&is_there);
-    Ok(())
-}
-
-/// The wheel in one of pip's directories, or else downloaded into `file`.
-fn obtain(
-    wheel: &Wheel,
-    file: &Path,
-    client: &Client,
-    indexes: &[Url],
-    label: &str,
-) -> Result<PathBuf> {
-    let directories = client.pip().directories.iter();
-    for local in directories.map(|directory| directory.join(&wheel.file)) {
-        if download::sha256(&local).is_ok_and(|hash| hash == wheel.sha256) {
-            say(&format!("found in {}", local.display()));
-            return Ok(local);
-        }
-    }
-    download::wheel(client, indexes, wheel, file, label)?;
-    Ok(file.to_owned())
+/// The certificates that pip's settings name.
+fn trust(pip: &PipSettings) -> Result<Trust> {
+    let roots = certificates::trusted(pip.certificates.as_deref())?;
+    let client = pip.client_certificate.as_deref();
+    let client = client.map(|file| certificates::of_client(file, file)).transpose()?;
+    Ok(Trust { roots, client })
 }
 
 /// What was downloaded stays for the next run.
@@ -197,7 +126,7 @@ fn on_signals_exit(folder: &Path) -> Result<()> {
     let runtime = runtime.map_err(failed)?;
     let wait = move || {
         if runtime.block_on(super::serve::first_signal()).is_ok() {
-            say(&format!(
+            print_note(&format!(
                 "\ninterrupted: nothing was installed. What was downloaded is kept in {folder}, and the \
                  same command continues"
             ));
@@ -211,7 +140,7 @@ fn on_signals_exit(folder: &Path) -> Result<()> {
 fn list(folder: &Path) -> Result<ExitCode> {
     let mut rows =
         vec![["RUNTIME", "LIBRARY", "DOWNLOAD", "UNPACKED", "STATE"].map(str::to_owned).to_vec()];
-    for (name, ..) in FETCHABLE {
+    for name in tensorserve_fetch::names() {
         let Ok(pin) = Pin::new(name) else {
             let why = "not published for this machine".to_owned();
             rows.push(vec![name.to_owned(), String::new(), String::new(), String::new(), why]);
@@ -236,7 +165,7 @@ fn list(folder: &Path) -> Result<ExitCode> {
 fn verify(runtimes: &[String], folder: &Path) -> Result<ExitCode> {
     let mut names = runtimes.to_vec();
     if runtimes.is_empty() {
-        names.extend(FETCHABLE.map(|(name, ..)| name.to_owned()));
+        names.extend(tensorserve_fetch::names().map(str::to_owned));
     }
     let mut count = 0;
     for name in names {

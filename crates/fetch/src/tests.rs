@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -16,7 +17,8 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::install::STAMP;
-use super::*;
+use super::{Fetcher, Installation, Pin, PipSettings, Progress, Report, Trust};
+use tensorserve_tensor::error::Result;
 
 const WHEEL: &str = "onnxruntime-1.0-cp312-none-any.whl";
 const PAGE: &str = "/simple/onnxruntime/";
@@ -156,6 +158,21 @@ fn pin_of(wheels: &[(&str, &[u8])], unpacked: u64) -> Pin {
     Pin::of(&pins.to_string(), "onnxruntime").expect("valid")
 }
 
+/// Shows nothing.
+struct Silent;
+
+impl Report for Silent {
+    fn say(&self, _remark: &str) {}
+
+    fn begin(&self, _label: &str, _size: u64) -> Box<dyn Progress> {
+        Box::new(Silent)
+    }
+}
+
+impl Progress for Silent {
+    fn is_at(&self, _bytes: u64) {}
+}
+
 /// A home directory, with what is fetched into it.
 struct Home {
     folder: TempDir,
@@ -173,11 +190,11 @@ impl Home {
 
     fn fetch_with(&self, variables: &[(&str, &str)]) -> Result<()> {
         let variables = [&[("PIP_CONFIG_FILE", "/dev/null")], variables].concat();
-        let pip = PipSettings::new(&Environment::of(&variables))?;
-        let indexes: Vec<Url> =
-            pip.indexes.iter().map(|url| index_url(url)).collect::<Result<_>>()?;
-        let client = Client::new(pip, &indexes)?;
-        fetch(&self.pin, self.folder.path(), &client, &indexes, None)
+        let variables = variables.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let pip = PipSettings::new(&variables.collect(), None)?;
+        let trust = Trust { roots: Vec::new(), client: None };
+        let fetcher = Fetcher::new(pip, trust, &Silent)?;
+        fetcher.fetch(&self.pin, self.folder.path(), |_| Ok(Vec::new()))
     }
 
     fn installed(&self) -> PathBuf {

@@ -4,8 +4,8 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use url::Url;
 
-use super::client::{Client, Failed, shown};
-use super::pins::Wheel;
+use crate::client::{Client, Failed, shown};
+use crate::pins::Wheel;
 
 /// The forms of a page, in the order of preference, as pip asks for them.
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, \
@@ -15,7 +15,7 @@ const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, \
 ///
 /// # Errors
 /// If the page cannot be read, or if the index has another file under this name.
-pub(super) fn find(client: &Client, index: &Url, wheel: &Wheel) -> Result<Option<Url>, Failed> {
+pub(crate) fn find(client: &Client, index: &Url, wheel: &Wheel) -> Result<Option<Url>, Failed> {
     let page = project_page(index, &wheel.project());
     let response = match client.get(&page, &[("Accept", ACCEPT)]) {
         Err(failed) if failed.status == Some(404) => return Ok(None),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The names of what can be fetched, each with the runtime and the device of its build.
-pub(super) const FETCHABLE: [(&str, &str, &str); 6] = [
+const FETCHABLE: [(&str, &str, &str); 6] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
@@ -17,6 +17,12 @@ pub(super) const FETCHABLE: [(&str, &str, &str); 6] = [
     (TORCH, "torch", "cpu"),
     ("executorch", "executorch", "cpu"),
 ];
+
+/// The names of what can be fetched.
+#[must_use]
+pub fn names() -> [&'static str; FETCHABLE.len()] {
+    FETCHABLE.map(|(name, ..)| name)
+}
 
 /// The runtime whose other builds are used from where pip installs them.
 const TORCH: &str = "torch";
@@ -54,39 +60,40 @@ struct Build {
 
 /// A Python package: a zip file.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-pub(super) struct Wheel {
+pub(crate) struct Wheel {
     /// The name of the file.
-    pub(super) file: String,
+    pub(crate) file: String,
     /// In bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// In hexadecimal digits.
-    pub(super) sha256: String,
+    pub(crate) sha256: String,
 }
 
 impl Wheel {
     /// The name of its project in a package index, normalized as PEP 503 defines.
-    pub(super) fn project(&self) -> String {
+    pub(crate) fn project(&self) -> String {
         let name = self.file.split('-').next().unwrap_or_default();
         name.to_ascii_lowercase().replace(['_', '.'], "-")
     }
 }
 
 /// A runtime for a device, to be fetched for this machine.
-pub(super) struct Pin {
+pub struct Pin {
     /// What messages call it.
-    pub(super) title: String,
+    pub title: String,
     /// The name of its directory.
-    pub(super) folder: String,
-    /// The runtime's folder in a wheel, and its version: what the stamp calls it.
-    pub(super) runtime: String,
-    pub(super) version: String,
-    pub(super) wheels: Vec<Wheel>,
+    pub(crate) folder: String,
+    /// The runtime's folder in a wheel, and the name of the runtime in the stamp.
+    pub runtime: String,
+    /// The version of the runtime.
+    pub version: String,
+    pub(crate) wheels: Vec<Wheel>,
     /// Bytes of all files.
-    pub(super) unpacked: u64,
+    pub unpacked: u64,
     /// Files that must be there, the library first.
-    pub(super) needed: Vec<String>,
+    pub(crate) needed: Vec<String>,
     /// Links to make, with their targets.
-    pub(super) links: BTreeMap<String, String>,
+    pub(crate) links: BTreeMap<String, String>,
     libraries: Regex,
     /// Files that are needed for a compilation only.
     headers: Option<Regex>,
@@ -98,12 +105,12 @@ impl Pin {
     ///
     /// # Errors
     /// If there is no build for this machine.
-    pub(super) fn new(fetchable: &str) -> Result<Self> {
+    pub fn new(fetchable: &str) -> Result<Self> {
         Pin::of(PINS, fetchable)
     }
 
     /// What the name `fetchable` stands for in a list of runtimes, which is JSON.
-    pub(super) fn of(pins: &str, fetchable: &str) -> Result<Self> {
+    pub(crate) fn of(pins: &str, fetchable: &str) -> Result<Self> {
         let pins: Pins = serde_json::from_str(pins).map_err(invalid)?;
         let found = FETCHABLE.iter().find(|(name, ..)| *name == fetchable);
         let Some((_, name, device)) = found else {
@@ -145,7 +152,7 @@ impl Pin {
     }
 
     /// The name in the tree for the file `name` of `wheel`; `None` if it is not unpacked.
-    pub(super) fn name_in_tree(&self, name: &str, wheel: &Wheel) -> Option<String> {
+    pub(crate) fn name_in_tree(&self, name: &str, wheel: &Wheel) -> Option<String> {
         if self.libraries.is_match(name) || self.is_header(name) {
             return Some(name.to_owned());
         }
@@ -155,12 +162,13 @@ impl Pin {
     }
 
     /// Whether the file `name` in the tree is needed for a compilation only.
-    pub(super) fn is_header(&self, name: &str) -> bool {
+    pub(crate) fn is_header(&self, name: &str) -> bool {
         self.headers.as_ref().is_some_and(|headers| headers.is_match(name))
     }
 
     /// Bytes of all wheels.
-    pub(super) fn download(&self) -> u64 {
+    #[must_use]
+    pub fn download(&self) -> u64 {
         self.wheels.iter().map(|wheel| wheel.size).sum()
     }
 }

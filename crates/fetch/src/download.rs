@@ -2,17 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 use url::Url;
 
-use super::client::{Client, Failed, Response, shown};
-use super::index;
-use super::pins::Wheel;
-use super::report::{Progress, failed_at, say};
+use crate::client::{Client, Failed, Response, shown};
+use crate::index;
+use crate::pins::Wheel;
+use crate::report::{Progress, Report, failed_at};
 use tensorserve_tensor::error::{Error, Result};
 
 const BLOCK: usize = 1 << 16;
@@ -20,82 +20,104 @@ const BLOCK: usize = 1 << 16;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Downloads `wheel` from the first of `indexes` that has it into `file`, whose bytes of an earlier
-/// download are kept. Messages start with `label`.
-///
-/// # Errors
-/// If no index has the wheel, a request fails for good, the disk is full, or the file has another
-/// hash.
-pub(super) fn wheel(
-    client: &Client,
-    indexes: &[Url],
-    wheel: &Wheel,
-    file: &Path,
-    label: &str,
-) -> Result<()> {
-    let url = retried(client, || locate(client, indexes, wheel))?;
-    let mut transfer = Transfer { client, url, wheel, file, label: label.to_owned() };
-    let resumed = length(file);
-    transfer.complete()?;
-    if sha256(file)? == wheel.sha256 {
-        return Ok(());
+/// Where wheels come from, and what hears of it.
+pub(crate) struct Downloads<'r> {
+    pub(crate) client: Client,
+    pub(crate) indexes: Vec<Url>,
+    pub(crate) report: &'r dyn Report,
+}
+
+impl Downloads<'_> {
+    /// The file of `wheel`: in one of pip's directories, or else downloaded to `file`. Remarks start with
+    /// `label`.
+    ///
+    /// # Errors
+    /// Those of [`Downloads::wheel`].
+    pub(crate) fn obtain(&self, wheel: &Wheel, file: &Path, label: &str) -> Result<PathBuf> {
+        let directories = self.client.pip().directories.iter();
+        for local in directories.map(|directory| directory.join(&wheel.file)) {
+            if sha256(&local).is_ok_and(|hash| hash == wheel.sha256) {
+                self.report.say(&format!("found in {}", local.display()));
+                return Ok(local);
+            }
+        }
+        self.wheel(wheel, file, label)?;
+        Ok(file.to_owned())
     }
-    fs::remove_file(file).map_err(|e| failed_at(file, &e))?;
-    if resumed > 0 {
-        say(&format!("{}: the file in the index has changed; starting again", wheel.file));
+
+    /// Downloads `wheel` from the first index that has it into `file`, whose bytes of an earlier download
+    /// are kept.
+    ///
+    /// # Errors
+    /// If no index has the wheel, a request fails for good, the disk is full, or the file has another
+    /// hash.
+    fn wheel(&self, wheel: &Wheel, file: &Path, label: &str) -> Result<()> {
+        let url = self.retried(|| self.locate(wheel))?;
+        let mut transfer = Transfer { from: self, url, wheel, file, label };
+        let resumed = length(file);
         transfer.complete()?;
         if sha256(file)? == wheel.sha256 {
             return Ok(());
         }
         fs::remove_file(file).map_err(|e| failed_at(file, &e))?;
+        if resumed > 0 {
+            let again = "the file in the index has changed; starting again";
+            self.report.say(&format!("{}: {again}", wheel.file));
+            transfer.complete()?;
+            if sha256(file)? == wheel.sha256 {
+                return Ok(());
+            }
+            fs::remove_file(file).map_err(|e| failed_at(file, &e))?;
+        }
+        Err(Error::unavailable(format!(
+            "{} is not the file that this version of tensorserve expects; it was not unpacked (SHA-256 of \
+             another file than {}). An index or a proxy on the way may have changed it",
+            shown(&transfer.url),
+            wheel.sha256
+        )))
     }
-    Err(Error::unavailable(format!(
-        "{} is not the file that this version of tensorserve expects; it was not unpacked (SHA-256 of \
-         another file than {}). An index or a proxy on the way may have changed it",
-        shown(&transfer.url),
-        wheel.sha256
-    )))
-}
 
-/// The URL of `wheel` in the first index that has it.
-fn locate(client: &Client, indexes: &[Url], wheel: &Wheel) -> Result<Url, Failed> {
-    for index in indexes {
-        if let Some(url) = index::find(client, index, wheel)? {
-            return Ok(url);
+    /// The URL of `wheel` in the first index that has it.
+    fn locate(&self, wheel: &Wheel) -> Result<Url, Failed> {
+        for index in &self.indexes {
+            if let Some(url) = index::find(&self.client, index, wheel)? {
+                return Ok(url);
+            }
+        }
+        let looked: Vec<String> = self.indexes.iter().map(shown).collect();
+        let looked =
+            if looked.is_empty() { "pip's settings (no-index)".into() } else { looked.join(", ") };
+        Err(Failed::permanent(format!(
+            "{} is not in {looked}; name another index with --index-url, or put the file into a directory \
+             and name that in PIP_FIND_LINKS",
+            wheel.file
+        )))
+    }
+
+    /// Calls `request` until it succeeds, fails for good, or has been retried often enough.
+    fn retried<T>(&self, mut request: impl FnMut() -> Result<T, Failed>) -> Result<T> {
+        let mut retries = self.retries();
+        loop {
+            match request() {
+                Ok(value) => return Ok(value),
+                Err(failed) => retries.wait(failed)?,
+            }
         }
     }
-    let looked: Vec<String> = indexes.iter().map(shown).collect();
-    let looked =
-        if looked.is_empty() { "pip's settings (no-index)".into() } else { looked.join(", ") };
-    Err(Failed::permanent(format!(
-        "{} is not in {looked}; name another index with --index-url, or put the file into a directory \
-         and name that in PIP_FIND_LINKS",
-        wheel.file
-    )))
-}
 
-/// Calls `request` until it succeeds, fails for good, or has been retried often enough.
-fn retried<T>(client: &Client, mut request: impl FnMut() -> Result<T, Failed>) -> Result<T> {
-    let mut retries = Retries::new(client);
-    loop {
-        match request() {
-            Ok(value) => return Ok(value),
-            Err(failed) => retries.wait(failed)?,
-        }
+    fn retries(&self) -> Retries<'_> {
+        Retries { done: 0, most: self.client.pip().retries, report: self.report }
     }
 }
 
 /// The retries in a row.
-struct Retries {
+struct Retries<'r> {
     done: u32,
     most: u32,
+    report: &'r dyn Report,
 }
 
-impl Retries {
-    fn new(client: &Client) -> Self {
-        Retries { done: 0, most: client.pip().retries }
-    }
-
+impl Retries<'_> {
     /// Waits before the next request.
     ///
     /// # Errors
@@ -109,7 +131,8 @@ impl Retries {
         self.done += 1;
         let (done, most) = (self.done, self.most);
         let seconds = wait.as_secs_f64();
-        say(&format!("{}; retry {done} of {most} in {seconds:.1} s", failed.message));
+        let remark = format!("{}; retry {done} of {most} in {seconds:.1} s", failed.message);
+        self.report.say(&remark);
         thread::sleep(wait);
         Ok(())
     }
@@ -117,18 +140,18 @@ impl Retries {
 
 /// The download of one file.
 struct Transfer<'a> {
-    client: &'a Client,
+    from: &'a Downloads<'a>,
     url: Url,
     wheel: &'a Wheel,
     file: &'a Path,
-    label: String,
+    label: &'a str,
 }
 
 impl Transfer<'_> {
     /// Downloads what the file lacks.
     fn complete(&mut self) -> Result<()> {
-        let progress = Progress::new(&self.label, self.wheel.size);
-        let mut retries = Retries::new(self.client);
+        let progress = self.from.report.begin(self.label, self.wheel.size);
+        let mut retries = self.from.retries();
         loop {
             let before = length(self.file);
             if before == self.wheel.size {
@@ -138,7 +161,7 @@ impl Transfer<'_> {
                 self.open(0)?;
                 continue;
             }
-            let outcome = self.receive(before, &progress);
+            let outcome = self.receive(before, progress.as_ref());
             if length(self.file) > before {
                 retries.done = 0;
             }
@@ -149,11 +172,11 @@ impl Transfer<'_> {
     }
 
     /// Sends one request for what follows the first `have` bytes, and appends the response.
-    fn receive(&self, have: u64, progress: &Progress) -> Result<(), Failed> {
+    fn receive(&self, have: u64, progress: &dyn Progress) -> Result<(), Failed> {
         let size = self.wheel.size;
         let wanted = format!("bytes={have}-");
         let range: &[(&str, &str)] = if have > 0 { &[("Range", &wanted)] } else { &[] };
-        let mut response = match self.client.get(&self.url, range) {
+        let mut response = match self.from.client.get(&self.url, range) {
             // The file in the index is shorter than what is here.
             Err(failed) if failed.status == Some(416) => {
                 self.open(0)?;
@@ -189,7 +212,7 @@ impl Transfer<'_> {
         response: &mut Response,
         file: &mut File,
         start: u64,
-        progress: &Progress,
+        progress: &dyn Progress,
     ) -> Result<(), Failed> {
         let size = self.wheel.size;
         let mut body = response.response.body_mut().as_reader();
@@ -248,7 +271,7 @@ fn length(file: &Path) -> u64 {
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn sha256(path: &Path) -> Result<String> {
+pub(crate) fn sha256(path: &Path) -> Result<String> {
     let mut file = File::open(path).map_err(|e| failed_at(path, &e))?;
     let mut context = Context::new(&SHA256);
     let mut block = vec![0; 1 << 20];
@@ -262,6 +285,6 @@ pub(super) fn sha256(path: &Path) -> Result<String> {
 }
 
 /// The digest in hexadecimal digits.
-pub(super) fn hexadecimal(context: Context) -> String {
+pub(crate) fn hexadecimal(context: Context) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,42 +5,49 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tokio_rustls::rustls::crypto::ring;
+use rustls::crypto::ring;
 use ureq::http;
-use ureq::tls::{ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, TlsProvider};
 use url::Url;
 
-use crate::certificates::{certificates, read, trusted, wrong};
-use crate::config::pip::PipSettings;
+use crate::pip::PipSettings;
 use tensorserve_codec::base64;
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::error::Error;
 
 /// The most redirects of one request.
 const MAX_REDIRECTS: usize = 10;
 /// The largest page of an index.
 const MAX_PAGE: u64 = 64 << 20;
 
+/// Whom the indexes are, and who asks them: the certificates of the connections.
+pub struct Trust {
+    /// Those that servers are verified against.
+    pub roots: Vec<Certificate<'static>>,
+    /// The client's own, for servers that require one.
+    pub client: Option<ClientCert>,
+}
+
 /// A request that failed.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     /// What happened, without credentials.
-    pub(super) message: String,
+    pub(crate) message: String,
     /// The status of the response, if there was one.
-    pub(super) status: Option<u16>,
+    pub(crate) status: Option<u16>,
     /// Whether a retry may succeed.
-    pub(super) is_temporary: bool,
+    pub(crate) is_temporary: bool,
     /// The wait that the server asks for.
-    pub(super) wait: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
 }
 
 impl Failed {
     /// A failure that stays the same if the request is sent again.
-    pub(super) fn permanent(message: impl Into<String>) -> Self {
+    pub(crate) fn permanent(message: impl Into<String>) -> Self {
         Failed { message: message.into(), status: None, is_temporary: false, wait: None }
     }
 
     /// A failure that may not happen again.
-    pub(super) fn temporary(message: impl Into<String>) -> Self {
+    pub(crate) fn temporary(message: impl Into<String>) -> Self {
         Failed { is_temporary: true, ..Failed::permanent(message) }
     }
 }
@@ -52,7 +59,7 @@ impl From<Failed> for Error {
 }
 
 /// Sends requests.
-pub(super) struct Client {
+pub(crate) struct Client {
     pip: PipSettings,
     roots: RootCerts,
     certificate: Option<ClientCert>,
@@ -61,20 +68,20 @@ pub(super) struct Client {
 }
 
 /// A response with a status of success.
-pub(super) struct Response {
-    pub(super) response: http::Response<ureq::Body>,
+pub(crate) struct Response {
+    pub(crate) response: http::Response<ureq::Body>,
     /// Where redirects have led.
-    pub(super) url: Url,
+    pub(crate) url: Url,
 }
 
 impl Response {
     /// The text of a header.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
 
     /// Whether the media type contains `part`.
-    pub(super) fn has_type(&self, part: &str) -> bool {
+    pub(crate) fn has_type(&self, part: &str) -> bool {
         self.header("content-type").is_some_and(|media| media.to_ascii_lowercase().contains(part))
     }
 
@@ -82,7 +89,7 @@ impl Response {
     ///
     /// # Errors
     /// If the connection breaks, or the page is too large.
-    pub(super) fn text(mut self) -> Result<String, Failed> {
+    pub(crate) fn text(mut self) -> Result<String, Failed> {
         let reader = self.response.body_mut().as_reader();
         let mut bytes = Vec::new();
         let read = reader.take(MAX_PAGE + 1).read_to_end(&mut bytes);
@@ -96,25 +103,15 @@ impl Response {
 
 impl Client {
     /// A client for the indexes `indexes`.
-    ///
-    /// # Errors
-    /// If a certificate cannot be read.
-    pub(super) fn new(pip: PipSettings, indexes: &[Url]) -> Result<Self> {
-        let roots = trusted(pip.certificates.as_deref())?;
-        let certificate = match &pip.client_certificate {
-            None => None,
-            Some(file) => {
-                let key = PrivateKey::from_pem(&read(file)?).map_err(|e| wrong(file, e))?;
-                Some(ClientCert::new_with_certs(&certificates(file)?, key))
-            }
-        };
+    pub(crate) fn new(pip: PipSettings, trust: Trust, indexes: &[Url]) -> Self {
+        let Trust { roots, client: certificate } = trust;
         let credentials = indexes.iter().filter_map(|url| Some((url.clone(), basic(url)?)));
         let credentials = credentials.collect();
-        Ok(Client { pip, roots: RootCerts::new_with_certs(&roots), certificate, credentials })
+        Client { pip, roots: RootCerts::new_with_certs(&roots), certificate, credentials }
     }
 
     /// The settings of the client.
-    pub(super) fn pip(&self) -> &PipSettings {
+    pub(crate) fn pip(&self) -> &PipSettings {
         &self.pip
     }
 
@@ -122,7 +119,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no response, or one whose status is not of success.
-    pub(super) fn get(&self, url: &Url, headers: &[(&str, &str)]) -> Result<Response, Failed> {
+    pub(crate) fn get(&self, url: &Url, headers: &[(&str, &str)]) -> Result<Response, Failed> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.get_once(&url, headers)?;
@@ -263,7 +260,7 @@ fn without_credentials(url: &Url) -> Url {
 }
 
 /// `url` for messages: without credentials, also those that stores put into the query.
-pub(super) fn shown(url: &Url) -> String {
+pub(crate) fn shown(url: &Url) -> String {
     let mut url = without_credentials(url);
     url.set_query(None);
     url.to_string()

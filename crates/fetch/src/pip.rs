@@ -8,7 +8,6 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::environment::Environment;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The index that pip uses if no setting names another one.
@@ -50,14 +49,18 @@ struct Proxies {
 /// The options of pip's configuration files, by their names with `-`.
 type Options = BTreeMap<String, String>;
 
+/// The variables of the environment, by their names.
+type Variables = BTreeMap<String, String>;
+
 impl PipSettings {
-    /// The settings of this environment.
+    /// The settings in these variables of the environment and in pip's files. The file of a Python
+    /// environment is in its `prefix`, if the program is installed in one.
     ///
     /// # Errors
     /// If a configuration file cannot be read.
-    pub fn new(environment: &Environment) -> Result<Self> {
+    pub fn new(variables: &Variables, prefix: Option<&Path>) -> Result<Self> {
         let mut options = Options::new();
-        for file in files(environment) {
+        for file in files(variables, prefix) {
             match fs::read_to_string(&file) {
                 Ok(text) => options.extend(parse(&text)),
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
@@ -67,11 +70,11 @@ impl PipSettings {
                 }
             }
         }
-        options.extend(environment.of_pip());
-        Ok(Self::of(&options, environment))
+        options.extend(of_variables(variables));
+        Ok(Self::of(&options, variables))
     }
 
-    fn of(options: &Options, environment: &Environment) -> Self {
+    fn of(options: &Options, variables: &Variables) -> Self {
         let text =
             |name: &str| options.get(name).map(|value| value.trim()).filter(|v| !v.is_empty());
         let list = |name: &str| -> Vec<String> {
@@ -79,8 +82,8 @@ impl PipSettings {
         };
         let path = |name: &str| text(name).map(PathBuf::from);
         let variable = |names: &[&str]| {
-            let mut values = names.iter().filter_map(|name| environment.get(name));
-            values.find(|value| !value.is_empty()).map(str::to_owned)
+            let mut values = names.iter().filter_map(|name| variables.get(*name));
+            values.find(|value| !value.is_empty()).cloned()
         };
         let number = |name: &str| text(name).and_then(|value| value.parse::<f64>().ok());
         let mut indexes = vec![text("index-url").unwrap_or(PYPI).to_owned()];
@@ -144,15 +147,24 @@ fn covers(entry: &str, host: &str) -> bool {
     !name.is_empty() && (host == name || host.ends_with(&format!(".{name}")))
 }
 
+/// The options that variables set, such as `index-url` for `PIP_INDEX_URL`.
+fn of_variables(variables: &Variables) -> impl Iterator<Item = (String, String)> {
+    variables.iter().filter_map(|(name, value)| {
+        let option = name.strip_prefix("PIP_")?.to_ascii_lowercase().replace('_', "-");
+        Some((option, value.clone()))
+    })
+}
+
 /// pip's configuration files, the most general first: later ones take precedence.
-fn files(environment: &Environment) -> Vec<PathBuf> {
-    let named = environment.get("PIP_CONFIG_FILE").map(PathBuf::from);
+fn files(variables: &Variables, prefix: Option<&Path>) -> Vec<PathBuf> {
+    let named = variables.get("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some(Path::new("/dev/null")) {
         return Vec::new();
     }
-    let path = |name| environment.get(name).filter(|path| path.starts_with('/')).map(Path::new);
-    let system = environment.get("XDG_CONFIG_DIRS").filter(|dirs| !dirs.is_empty());
-    let system = system.unwrap_or("/etc/xdg").split(':').map(|dir| Path::new(dir).join("pip"));
+    let path = |name| variables.get(name).filter(|path| path.starts_with('/')).map(Path::new);
+    let system = variables.get("XDG_CONFIG_DIRS").filter(|dirs| !dirs.is_empty());
+    let system =
+        system.map_or("/etc/xdg", String::as_str).split(':').map(|dir| Path::new(dir).join("pip"));
     let mut folders: Vec<PathBuf> = system.collect();
     folders.push("/etc".into());
     if !named.as_deref().is_some_and(Path::exists) {
@@ -162,7 +174,7 @@ fn files(environment: &Environment) -> Vec<PathBuf> {
         let user = user.or_else(|| Some(home?.join(".config")));
         folders.extend(user.map(|user| user.join("pip")));
     }
-    folders.extend(environment.prefix().map(Path::to_owned));
+    folders.extend(prefix.map(Path::to_owned));
     folders.extend(path("VIRTUAL_ENV").map(Path::to_owned));
     folders.into_iter().map(|folder| folder.join("pip.conf")).chain(named).collect()
 }
@@ -206,7 +218,8 @@ mod tests {
     use super::*;
 
     fn settings(pairs: &[(&str, &str)]) -> PipSettings {
-        PipSettings::new(&Environment::of(pairs)).expect("readable")
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        PipSettings::new(&pairs.collect(), None).expect("readable")
     }
 
     #[test]

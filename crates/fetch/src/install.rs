@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use zip::ZipArchive;
 
-use super::download::{hexadecimal, sha256};
-use super::pins::{Pin, Wheel};
-use super::report::{failed_at, megabytes, say};
+use crate::download::{hexadecimal, sha256};
+use crate::pins::{Pin, Wheel};
+use crate::report::{Report, failed_at, megabytes};
 use tensorserve_tensor::error::{Error, Result};
 
 /// What was unpacked; written last.
-pub(super) const STAMP: &str = "FETCHED.json";
+pub(crate) const STAMP: &str = "FETCHED.json";
 
 /// A file that was unpacked.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -35,28 +35,31 @@ struct Contents {
 }
 
 /// The directory of a runtime, and the one beside it in which it is prepared.
-pub(super) struct Installation<'a> {
+pub struct Installation<'a> {
     pin: &'a Pin,
     /// Where the files will be.
-    pub(super) dest: PathBuf,
+    pub dest: PathBuf,
     /// What was downloaded and unpacked so far, kept when a run ends early.
     work: PathBuf,
 }
 
 impl<'a> Installation<'a> {
     /// The installation of `pin` below `folder`.
-    pub(super) fn new(pin: &'a Pin, folder: &Path) -> Self {
+    #[must_use]
+    pub fn new(pin: &'a Pin, folder: &Path) -> Self {
         let work = folder.join(format!(".{}.part", pin.folder));
         Installation { pin, dest: folder.join(&pin.folder), work }
     }
 
     /// The installed library.
-    pub(super) fn library(&self) -> PathBuf {
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
         self.dest.join(self.pin.needed.first().map_or("", String::as_str))
     }
 
     /// The problem with the installed files; `None` if all are there, with the right size.
-    pub(super) fn shortcoming(&self) -> Option<String> {
+    #[must_use]
+    pub fn shortcoming(&self) -> Option<String> {
         let stamp = self.dest.join(STAMP);
         let contents = match read_contents(&stamp) {
             Ok(Some(contents)) => contents,
@@ -88,7 +91,7 @@ impl<'a> Installation<'a> {
     ///
     /// # Errors
     /// If files are missing or have changed; the message names them.
-    pub(super) fn verify(&self) -> Result<usize> {
+    pub fn verify(&self) -> Result<usize> {
         let (title, dest) = (&self.pin.title, self.dest.display());
         let contents = match read_contents(&self.dest.join(STAMP)) {
             Ok(Some(contents)) => contents,
@@ -116,7 +119,8 @@ impl<'a> Installation<'a> {
     }
 
     /// Bytes of an installation that has begun and is not complete.
-    pub(super) fn begun(&self) -> u64 {
+    #[must_use]
+    pub fn begun(&self) -> u64 {
         bytes_below(&self.work)
     }
 
@@ -124,7 +128,7 @@ impl<'a> Installation<'a> {
     ///
     /// # Errors
     /// If the file cannot be created.
-    pub(super) fn lock(&self) -> Result<File> {
+    pub(crate) fn lock(&self, report: &dyn Report) -> Result<File> {
         let folder = self.work.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).map_err(|e| failed_at(folder, &e))?;
         // The file stays: if it were removed, a third run could lock a new one while another waits.
@@ -132,7 +136,7 @@ impl<'a> Installation<'a> {
         let opened = File::options().create(true).append(true).open(&path);
         let file = opened.map_err(|e| failed_at(&path, &e))?;
         if file.try_lock().is_err() {
-            say("Another run is fetching the same files; waiting for it.");
+            report.say("Another run is fetching the same files; waiting for it.");
             file.lock().map_err(|e| failed_at(&path, &e))?;
         }
         Ok(file)
@@ -145,7 +149,7 @@ impl<'a> Installation<'a> {
     /// # Errors
     /// If the directory is not ours, the disk is too small, or a wheel cannot be fetched or unpacked; those
     /// of `complete`, after which the next run continues there.
-    pub(super) fn install(
+    pub(crate) fn install(
         &self,
         obtain: impl Fn(&Wheel, usize, &Path) -> Result<PathBuf>,
         complete: impl Fn(&Path) -> Result<Vec<String>>,
