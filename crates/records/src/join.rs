@@ -21,6 +21,17 @@ pub enum RecordFormat {
     Csv,
 }
 
+impl RecordFormat {
+    /// Its word in the state of jobs. It stays: a job continues only under the same word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            RecordFormat::Json => "Json",
+            RecordFormat::Csv => "Csv",
+        }
+    }
+}
+
 /// Appends to `out` the record `input` joined with its prediction: an object gets the member
 /// `SageMakerOutput`, in place of one that it has; any other value becomes
 /// `{"SageMakerInput": input, "SageMakerOutput": output}`. Values are copied byte for byte, without

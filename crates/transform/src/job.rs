@@ -234,6 +234,19 @@ pub enum OnBadRecord {
     DeadLetter,
 }
 
+impl OnBadRecord {
+    /// Its word in the state of jobs. It stays: a job continues only under the same word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            OnBadRecord::Fail => "Fail",
+            OnBadRecord::Null => "Null",
+            OnBadRecord::Skip => "Skip",
+            OnBadRecord::DeadLetter => "DeadLetter",
+        }
+    }
+}
+
 /// The limit of bad records, at which a job fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BadRecordLimit {
@@ -372,6 +385,19 @@ mod tests {
         for wrong in ["", "-1", "x%", "101%", "NaN%", "1e3"] {
             assert!(BadRecordLimit::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// Jobs of earlier versions continue under these words.
+    #[test]
+    fn the_words_in_the_state_stay() {
+        let formats =
+            [OutputFormat::Lines, OutputFormat::Parquet, OutputFormat::Npy, OutputFormat::TfRecord];
+        assert_eq!(formats.map(OutputFormat::word), ["Lines", "Parquet", "Npy", "TfRecord"]);
+        let lines = [RecordFormat::Json, RecordFormat::Csv];
+        assert_eq!(lines.map(RecordFormat::word), ["Json", "Csv"]);
+        let policies =
+            [OnBadRecord::Fail, OnBadRecord::Null, OnBadRecord::Skip, OnBadRecord::DeadLetter];
+        assert_eq!(policies.map(OnBadRecord::word), ["Fail", "Null", "Skip", "DeadLetter"]);
     }
 
     #[test]

@@ -38,6 +38,17 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
+    /// Its word in the state of jobs. It stays: a job continues only under the same word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            OutputFormat::Lines => "Lines",
+            OutputFormat::Parquet => "Parquet",
+            OutputFormat::Npy => "Npy",
+            OutputFormat::TfRecord => "TfRecord",
+        }
+    }
+
     /// The output of a record that has none because it is malformed or its prediction failed.
     /// `format` is the one of the other outputs.
     ///
