@@ -1,4 +1,4 @@
-//! Memory of the machine, of the container and of processes, as Linux reports it.
+//! Memory of the machine, of the container and of processes, and the CPU time of this one, as Linux reports them.
 
 use std::fs;
 
@@ -32,6 +32,21 @@ pub fn private_memory() -> Option<u64> {
     read_field("/proc/self/status", "VmData:")
 }
 
+/// The CPU time that this process has used, in seconds.
+#[must_use]
+pub fn cpu_time() -> Option<f64> {
+    parse_cpu_time(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// The CPU time in the text of a process's `stat`, in seconds.
+fn parse_cpu_time(stat: &str) -> Option<f64> {
+    // The fields after the process name, which may itself contain blanks and brackets.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    // User and system time; Linux counts both in hundredths of a second for user space.
+    Some((ticks(11)? + ticks(12)?) / 100.0)
+}
+
 /// The field `name` of a kernel file, in bytes.
 fn read_field(path: &str, name: &str) -> Option<u64> {
     parse_field(&fs::read_to_string(path).ok()?, name)
@@ -54,6 +69,14 @@ mod tests {
         assert_eq!(total("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
         assert_eq!(total("MemFree: 1 kB\n"), None);
         assert!(memory().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn the_name_of_a_process_does_not_hide_its_cpu_time() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 9 0 0 0 250 50 0 0 20 0 1 0 99\n";
+        assert_eq!(parse_cpu_time(stat), Some(3.0));
+        assert_eq!(parse_cpu_time("7 (a) S 1"), None);
+        assert!(cpu_time().is_some());
     }
 
     #[test]

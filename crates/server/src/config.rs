@@ -31,8 +31,8 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 selects a free one, `None` disables HTTP.
     pub port: Option<u16>,
-    /// Additional ports, which are used if they are free.
-    pub more_ports: Vec<u16>,
+    /// Additional ports, which are used if they are free, each with the setting that names it.
+    pub more_ports: Vec<(u16, &'static str)>,
     /// Threads that serve connections.
     pub threads: usize,
     /// Maximum size of a request body in bytes, before and after decompression.

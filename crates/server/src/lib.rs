@@ -144,8 +144,8 @@ impl HttpListener {
         let socket = bind(config.http.host, port, "--http-port")?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let mut sockets = vec![socket];
-        for &port in &config.http.more_ports {
-            match bind(config.http.host, port, "SAGEMAKER_SAFE_PORT_RANGE") {
+        for &(port, setting) in &config.http.more_ports {
+            match bind(config.http.host, port, setting) {
                 Ok(socket) => sockets.push(socket),
                 Err(error) => {
                     log::warn!("{error}; the server still listens on port {}", address.port())

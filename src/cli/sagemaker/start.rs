@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use crate::config::environment::Environment;
-use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR, UNIVERSAL_CODE, Variables, code_folder};
+use crate::config::sagemaker::{
+    MODEL_DIR, MODELS_DIR, SAFE_PORTS, UNIVERSAL_CODE, Variables, code_folder,
+};
 use crate::config::units::Bytes;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
 use crate::stores;
@@ -68,7 +70,9 @@ impl Start {
     /// machines several servers may run.
     fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
         let Config { http, grpc, .. } = &mut self.config;
-        http.more_ports.extend(Some(variables.rest_port).filter(|&port| http.port != Some(port)));
+        if http.port != Some(variables.rest_port) {
+            http.more_ports.push((variables.rest_port, SAFE_PORTS));
+        }
         let port = variables.grpc_port;
         if has_grpc_port {
             return;

@@ -27,6 +27,9 @@ pub struct Variables {
     pub notes: Vec<String>,
 }
 
+/// The variable that names the ports of TensorFlow Serving in the container.
+pub const SAFE_PORTS: &str = "SAGEMAKER_SAFE_PORT_RANGE";
+
 /// The container has no limit for bodies.
 const MAX_BODY_BYTES: usize = i32::MAX as usize;
 
@@ -59,7 +62,7 @@ const KNOWN: [&str; 37] = [
     "SAGEMAKER_PROGRAM",
     "SAGEMAKER_REGION",
     "SAGEMAKER_REQUIREMENTS",
-    "SAGEMAKER_SAFE_PORT_RANGE",
+    SAFE_PORTS,
     "SAGEMAKER_SUBMIT_DIRECTORY",
     "SAGEMAKER_TFS_BATCH_TIMEOUT_MICROS",
     "SAGEMAKER_TFS_DEFAULT_MODEL_NAME",
@@ -244,22 +247,20 @@ impl Reader<'_> {
         (variables.grpc_port, variables.rest_port) = (9000, 8501);
         variables.settings.server.grpc_port = Some(Port::Number(9000));
         let instances = self.instances();
-        let Some(range) = self.text("SAGEMAKER_SAFE_PORT_RANGE").map(str::to_owned) else {
+        let Some(range) = self.text(SAFE_PORTS).map(str::to_owned) else {
             return;
         };
         let bounds = range.split_once('-').and_then(|(low, high)| {
             Some((low.trim().parse::<u16>().ok()?, high.trim().parse::<u16>().ok()?))
         });
         let Some((low, high)) = bounds else {
-            self.mistakes.push(format!(
-                "SAGEMAKER_SAFE_PORT_RANGE: {range:?} is not LOW-HIGH, such as 9000-9999"
-            ));
+            self.mistakes
+                .push(format!("{SAFE_PORTS}: {range:?} is not LOW-HIGH, such as 9000-9999"));
             return;
         };
         let needed = usize::from(low).saturating_add(instances.saturating_mul(2));
         if needed > usize::from(high) {
-            self.mistakes
-                .push(format!("not enough ports available in SAGEMAKER_SAFE_PORT_RANGE ({range})"));
+            self.mistakes.push(format!("not enough ports available in {SAFE_PORTS} ({range})"));
             return;
         }
         (variables.grpc_port, variables.rest_port) = (low, low.saturating_add(1));

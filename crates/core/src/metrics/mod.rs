@@ -289,12 +289,7 @@ impl Drop for InFlight {
 /// Resident memory in bytes and CPU time in seconds, where the system reports them.
 fn process_usage() -> Option<(i64, f64)> {
     let resident = machine::resident_memory(None)?.try_into().ok()?;
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields after the process name, which may itself contain blanks and brackets.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
-    // User and system time; Linux counts both in hundredths of a second for user space.
-    Some((resident, (ticks(11)? + ticks(12)?) / 100.0))
+    Some((resident, machine::cpu_time()?))
 }
 
 #[cfg(test)]
