@@ -1,4 +1,5 @@
-//! The records of files: what batch transform does with them before and after the model.
+//! The records of files: what batch transform does with them before and after the model. Spark's models are
+//! in Parquet files, too, and are read through [`parquet_read`].
 //!
 //! * [`compression`], [`split`] and [`range`] read files as sequences of records, [`parquet_read`] and
 //!   [`npy_read`] those that are no sequences of bytes;

@@ -1,14 +1,20 @@
 //! A check of a Parquet file's footer before the `parquet` crate reads it.
 //!
-//! The crate builds the schema recursively, and reserves memory for as many children as an element
-//! declares, so a footer of a few megabytes could overflow the stack or exhaust memory, neither of
-//! which can be caught. This walks the footer, which is in Thrift's compact protocol, and bounds
-//! both.
+//! The crate builds the schema recursively, reserves memory for as many children as an element
+//! declares, and copies the names of all groups around a column for each column, so a footer of a few
+//! megabytes could overflow the stack or exhaust memory, neither of which can be caught. This walks
+//! the footer, which is in Thrift's compact protocol, and bounds all of it.
 
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// How deep columns may be nested.
 const MAX_SCHEMA_DEPTH: usize = 64;
+
+/// The most bytes of the paths of all columns, for each byte of the footer and besides them, and what a name in a
+/// path takes besides its letters.
+const MAX_PATHS_RATIO: u64 = 16;
+const MAX_PATHS_EXTRA: u64 = 16 << 20;
+const NAME_BYTES: u64 = 48;
 
 /// How deep values in the footer may be nested.
 const MAX_VALUE_DEPTH: usize = 32;
@@ -16,9 +22,11 @@ const MAX_VALUE_DEPTH: usize = 32;
 /// The field of the footer that is the schema: a list of elements in depth-first order.
 const SCHEMA: i64 = 2;
 
-/// The field of a schema's element that is the number of its children.
+/// The fields of a schema's element that are its name and the number of its children.
+const NAME: i64 = 4;
 const CHILDREN: i64 = 5;
 
+const BINARY: u8 = 8;
 const STRUCT: u8 = 12;
 
 /// Checks the footer's metadata.
@@ -33,6 +41,22 @@ pub(super) fn check(metadata: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An element of the schema.
+struct Element {
+    /// The bytes of its name.
+    name: u64,
+    /// The number of its children: none if it is a column.
+    children: u64,
+}
+
+/// A group around an element.
+struct Group {
+    /// How many of its children are still to come.
+    left: u64,
+    /// The bytes of its path.
+    path: u64,
 }
 
 fn damaged() -> Error {
@@ -58,42 +82,62 @@ impl<'a> Walk<'a> {
         if kind != STRUCT {
             return Err(damaged());
         }
-        // For each element around the current one, how many of its children are still to come.
-        let mut around: Vec<u64> = Vec::new();
+        let most = (self.rest.len() as u64)
+            .saturating_mul(MAX_PATHS_RATIO)
+            .saturating_add(MAX_PATHS_EXTRA);
+        let mut paths = 0_u64;
+        let mut around: Vec<Group> = Vec::new();
         for _ in 0..count {
-            let children = self.element()?;
+            let Element { name, children } = self.element()?;
             if children > count {
                 return Err(damaged());
             }
-            if let Some(left) = around.last_mut() {
-                *left = left.saturating_sub(1);
+            // The name of the root is in no path.
+            let mut path = 0;
+            if let Some(group) = around.last_mut() {
+                group.left = group.left.saturating_sub(1);
+                path = group.path.saturating_add(name).saturating_add(NAME_BYTES);
             }
             if children > 0 {
-                around.push(children);
+                around.push(Group { left: children, path });
+            } else {
+                paths = paths.saturating_add(path);
             }
             if around.len() > MAX_SCHEMA_DEPTH {
                 return Err(Error::invalid(format!(
                     "the Parquet file's columns are nested deeper than {MAX_SCHEMA_DEPTH} levels"
                 )));
             }
-            while around.last() == Some(&0) {
+            if paths > most {
+                return Err(Error::invalid(format!(
+                    "the paths of the Parquet file's columns take more than {most} bytes together: give groups \
+                     with many columns shorter names"
+                )));
+            }
+            while around.last().is_some_and(|group| group.left == 0) {
                 around.pop();
             }
         }
         Ok(())
     }
 
-    /// Reads an element of the schema, and returns how many children it has.
-    fn element(&mut self) -> Result<u64> {
-        let (mut field, mut children) = (0, 0);
+    /// Reads an element of the schema.
+    fn element(&mut self) -> Result<Element> {
+        let (mut field, mut element) = (0, Element { name: 0, children: 0 });
         while let Some(kind) = self.field(&mut field)? {
-            if field == CHILDREN && matches!(kind, 4..=6) {
-                children = u64::try_from(unzigzag(self.varint()?)).map_err(|_| damaged())?;
-            } else {
-                self.skip(kind, 0)?;
+            match (field, kind) {
+                (CHILDREN, 4..=6) => {
+                    let children = unzigzag(self.varint()?);
+                    element.children = u64::try_from(children).map_err(|_| damaged())?;
+                }
+                (NAME, BINARY) => {
+                    element.name = self.varint()?;
+                    self.skip_bytes(element.name)?;
+                }
+                _ => self.skip(kind, 0)?,
             }
         }
-        Ok(children)
+        Ok(element)
     }
 
     fn byte(&mut self) -> Result<u8> {
@@ -163,7 +207,7 @@ impl<'a> Walk<'a> {
             1..=3 => self.skip_bytes(1),
             4..=6 => self.varint().map(|_| ()),
             7 => self.skip_bytes(8),
-            8 => {
+            BINARY => {
                 let length = self.varint()?;
                 self.skip_bytes(length)
             }
@@ -207,22 +251,35 @@ mod tests {
 
     use super::*;
 
-    /// A footer whose schema has elements with these numbers of children.
-    fn footer(children: &[u8]) -> Vec<u8> {
+    fn push_varint(mut number: usize, out: &mut Vec<u8>) {
+        while number >= 0x80 {
+            out.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
+            number >>= 7;
+        }
+        out.push(u8::try_from(number).unwrap());
+    }
+
+    /// A footer whose schema has elements with names of these lengths and these numbers of children.
+    fn footer_of(elements: impl ExactSizeIterator<Item = (usize, usize)>) -> Vec<u8> {
         // Field 1, i32: the version. Field 2: a list of structures.
         let mut out = vec![0x15, 2, 0x19, 0xfc];
-        let mut count = children.len();
-        while count >= 0x80 {
-            out.push(u8::try_from(count & 0x7f).unwrap() | 0x80);
-            count >>= 7;
-        }
-        out.push(u8::try_from(count).unwrap());
-        for number in children {
+        push_varint(elements.len(), &mut out);
+        for (name, children) in elements {
             // Field 4: the name. Field 5: the number of children.
-            out.extend_from_slice(&[0x48, 1, b'x', 0x15, number * 2, 0]);
+            out.push(0x48);
+            push_varint(name, &mut out);
+            out.resize(out.len() + name, b'x');
+            out.push(0x15);
+            push_varint(children * 2, &mut out);
+            out.push(0);
         }
         out.push(0);
         out
+    }
+
+    /// A footer whose schema has elements with these numbers of children.
+    fn footer(children: &[u8]) -> Vec<u8> {
+        footer_of(children.iter().map(|children| (1, usize::from(*children))))
     }
 
     #[test]
@@ -237,6 +294,18 @@ mod tests {
         assert!(check(&footer(&wide)).is_ok());
         // More children than elements.
         assert_eq!(check(&footer(&[5, 0])).unwrap_err().code(), Code::DataLoss);
+    }
+
+    #[test]
+    fn the_paths_of_columns_are_bounded() {
+        // A group with a name of 1 MB and so many columns: the crate would copy the name for each.
+        let group_of = |columns: usize| {
+            let groups = [(6, 1), (1_000_000, columns)].into_iter();
+            footer_of(groups.chain(vec![(1, 0); columns]).collect::<Vec<_>>().into_iter())
+        };
+        assert!(check(&group_of(20)).is_ok());
+        let error = check(&group_of(100_000)).unwrap_err();
+        assert!(error.message().contains("the paths of the Parquet file's columns"), "{error}");
     }
 
     #[test]

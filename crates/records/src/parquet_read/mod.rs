@@ -5,25 +5,28 @@
 //! more code than the rest of this one, for formats that are written as JSON anyway.
 //!
 //! The crate has panicked on corrupt files, and some conversions of its record API are
-//! unimplemented and panic, too. Every call of it is therefore wrapped in [`catch_unwind`], and a
+//! unimplemented and panic, too. Every call of it is therefore wrapped in [`caught`], and a
 //! panic becomes an error, after which the file is not read further. What cannot be caught, an
-//! overflow of the stack or of memory, is prevented by the checks of [`footer`], of [`pages`] and of
-//! [`rows`](mod@rows).
+//! overflow of the stack or of memory, is prevented by the checks of [`CheckedParquet`], which also
+//! guard other readers of Parquet, and of [`rows`](mod@rows).
 
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use parquet::basic::Compression;
-use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use bytes::Bytes;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::record::reader::RowIter;
 use parquet::schema::types::{Type, TypePtr};
 use tensorserve_tensor::error::{Code, Error, Result};
 
+pub use self::checked::CheckedParquet;
 use self::file::ParquetFile;
 use crate::split::{Chunk, RecordSpan};
 
+mod checked;
 mod file;
 mod footer;
 mod json;
@@ -31,6 +34,9 @@ mod pages;
 mod rows;
 #[cfg(test)]
 mod tests;
+
+/// The longest footer. Those of files with a hundred thousand columns have tens of megabytes.
+const MAX_FOOTER: usize = 256 << 20;
 
 /// The most columns that an error lists.
 const LISTED_COLUMNS: usize = 50;
@@ -73,13 +79,14 @@ impl ParquetRows {
     /// [`Error::invalid`] if it is not a Parquet file, has no such column, or takes far more memory than it
     /// has bytes, and [`Code::DataLoss`] if it is damaged.
     pub fn open(file: File, columns: Option<&[String]>, max_record_bytes: usize) -> Result<Self> {
-        let file = ParquetFile::open(file)?;
+        let reader = CheckedParquet::open(ParquetFile::open(file)?, MAX_FOOTER)?;
+        if let Some((column, name)) = reader.unsupported_compression() {
+            return Err(Error::invalid(format!(
+                "the Parquet file's column {column} is compressed with {name}, which is not supported: write \
+                 it with snappy, zstd, lz4 or gzip"
+            )));
+        }
         let rows = caught(|| {
-            let reader = SerializedFileReader::new(file.clone()).map_err(|error| {
-                damaged(&format!("the Parquet file's footer cannot be read: {error}"))
-            })?;
-            check_compression(reader.metadata())?;
-            pages::check(&file, reader.metadata())?;
             let batch = rows::check(&reader, max_record_bytes)?;
             let schema = reader.metadata().file_metadata().schema_descr_ptr();
             let projection = columns.map(|names| selected(schema.root_schema(), names));
@@ -163,7 +170,9 @@ impl ParquetRows {
     }
 }
 
-fn damaged(reason: &str) -> Error {
+/// [`Code::DataLoss`] for this reason, which is cut off if it is long.
+#[must_use]
+pub fn damaged(reason: &str) -> Error {
     let cut = reason.char_indices().nth(MAX_REASON);
     let short = cut.and_then(|(at, _)| reason.get(..at)).map(|start| format!("{start}…"));
     Error::new(Code::DataLoss, short.unwrap_or_else(|| reason.to_owned()))
@@ -171,7 +180,10 @@ fn damaged(reason: &str) -> Error {
 
 /// Calls into the `parquet` crate; a panic becomes an error. The standard library's message about it
 /// still goes to standard error.
-fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// Those of `call`, and [`Code::DataLoss`] if it panics.
+pub fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
@@ -181,26 +193,17 @@ fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Refuses compressions that are not built in, before any row is read.
-fn check_compression(metadata: &ParquetMetaData) -> Result<()> {
-    for column in metadata.row_groups().iter().flat_map(RowGroupMetaData::columns) {
-        let name = match column.compression() {
-            Compression::UNCOMPRESSED
-            | Compression::SNAPPY
-            | Compression::GZIP(_)
-            | Compression::LZ4
-            | Compression::LZ4_RAW
-            | Compression::ZSTD(_) => continue,
-            Compression::BROTLI(_) => "Brotli",
-            Compression::LZO => "LZO",
+/// Reads `length` bytes, which the file must have.
+fn read_exactly(file: &impl ChunkReader, start: u64, length: usize) -> Result<Bytes> {
+    file.get_bytes(start, length).map_err(|error| {
+        #[allow(clippy::wildcard_enum_match_arm)] // The crate's own errors.
+        let error = match error {
+            ParquetError::External(cause) => cause,
+            error => Box::new(error),
         };
-        return Err(Error::invalid(format!(
-            "the Parquet file's column {} is compressed with {name}, which is not supported: write \
-             it with snappy, zstd, lz4 or gzip",
-            column.column_path()
-        )));
-    }
-    Ok(())
+        let code = error.downcast_ref::<io::Error>().map_or(Code::DataLoss, Code::of_io);
+        Error::new(code, format!("the Parquet file cannot be read: {error}")).with_source(error)
+    })
 }
 
 /// The part of the schema with these columns.

@@ -4,10 +4,11 @@
 //! make 100 MB of 3 KB; a file of a few KB would take gigabytes.
 
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::reader::ChunkReader;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-use super::file::{ParquetFile, read_error};
 use super::footer::{Walk, unzigzag};
+use super::read_exactly;
 
 /// The most bytes that a page takes, for each of its compressed bytes and besides them. Most writers make pages
 /// of 1 MiB.
@@ -44,8 +45,8 @@ struct PageSizes {
 }
 
 /// Checks the pages of all columns.
-pub(super) fn check(file: &ParquetFile, metadata: &ParquetMetaData) -> Result<()> {
-    let most = file.size().saturating_mul(MAX_OPEN_RATIO).saturating_add(MAX_OPEN_EXTRA);
+pub(super) fn check(file: &impl ChunkReader, metadata: &ParquetMetaData) -> Result<()> {
+    let most = file.len().saturating_mul(MAX_OPEN_RATIO).saturating_add(MAX_OPEN_EXTRA);
     for group in metadata.row_groups() {
         let mut left = most;
         for column in group.columns() {
@@ -63,10 +64,10 @@ pub(super) fn check(file: &ParquetFile, metadata: &ParquetMetaData) -> Result<()
 }
 
 /// Checks the pages of a column. Returns the size of the largest.
-fn check_column(file: &ParquetFile, column: &ColumnChunkMetaData) -> Result<u64> {
+fn check_column(file: &impl ChunkReader, column: &ColumnChunkMetaData) -> Result<u64> {
     let mut largest = 0;
     let (mut at, length) = column.byte_range();
-    let end = at.checked_add(length).filter(|end| *end <= file.size()).ok_or_else(damaged)?;
+    let end = at.checked_add(length).filter(|end| *end <= file.len()).ok_or_else(damaged)?;
     while at < end {
         // The crate finds the row at which the file is damaged.
         let Some(page) = read_sizes(file, at)? else { return Ok(largest) };
@@ -90,12 +91,12 @@ fn check_column(file: &ParquetFile, column: &ColumnChunkMetaData) -> Result<u64>
 }
 
 /// Reads the header at `at`; `None` if it is damaged.
-fn read_sizes(file: &ParquetFile, at: u64) -> Result<Option<PageSizes>> {
+fn read_sizes(file: &impl ChunkReader, at: u64) -> Result<Option<PageSizes>> {
     let mut length = FIRST_HEADER;
     loop {
-        let taken = length.min(file.size().saturating_sub(at));
+        let taken = length.min(file.len().saturating_sub(at));
         let count = usize::try_from(taken).map_err(|_| damaged())?;
-        match parse(&file.read_exactly(at, count).map_err(read_error)?) {
+        match parse(&read_exactly(file, at, count)?) {
             Err(_) if taken == length && length < MAX_HEADER => length *= 16,
             Err(_) if length >= MAX_HEADER => return Err(damaged()),
             sizes => return Ok(sizes.ok()),

@@ -8,12 +8,11 @@ use bytes::Bytes;
 use parquet::basic::{Encoding, Type as PhysicalType};
 use parquet::column::page::{Page, PageReader};
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::record::Field;
 use tensorserve_tensor::error::{Error, Result};
 
 use super::damaged;
-use super::file::ParquetFile;
 
 /// The most memory of a row: for each byte of a record, which a row becomes, and besides them. Values that are
 /// not in a list take more than their text, and texts of a dictionary count as its largest.
@@ -29,10 +28,7 @@ const VALUE_BYTES: usize = 48;
 
 /// Checks the rows of all columns, if a record may have `max_record_bytes`. Returns how many rows may be decoded
 /// at once.
-pub(super) fn check(
-    reader: &SerializedFileReader<ParquetFile>,
-    max_record_bytes: usize,
-) -> Result<usize> {
+pub(super) fn check(reader: &impl FileReader, max_record_bytes: usize) -> Result<usize> {
     let most = max_record_bytes.saturating_mul(MAX_RATIO).saturating_add(MAX_EXTRA);
     let mut batch = DEFAULT_BATCH;
     for index in 0..reader.num_row_groups() {

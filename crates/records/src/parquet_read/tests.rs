@@ -1,9 +1,12 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use parquet::basic::Compression;
 use parquet::data_type::{
     BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type,
 };
+use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::SerializedFileReader;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
@@ -184,6 +187,31 @@ fn other_compressions_are_refused() {
     file[path + 6] = 2 * 4;
     let error = chunks(stored(&file), None, (1, 1)).unwrap_err();
     assert!(error.message().contains("column \"id\" is compressed with Brotli"), "{error}");
+}
+
+#[test]
+fn the_offset_of_a_dictionary_that_a_column_does_not_have_may_be_0() {
+    let file = file_of(2, Compression::SNAPPY);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&stored(&file)).unwrap();
+    let mut metadata = metadata.into_builder();
+    // The column of booleans has no dictionary.
+    let groups = metadata.take_row_groups().into_iter().map(|group| {
+        let mut group = group.into_builder();
+        for column in group.take_columns() {
+            let is_bool = column.column_path().string() == "ok";
+            assert_eq!(column.dictionary_page_offset().is_none(), is_bool);
+            let offset = column.dictionary_page_offset().or(Some(0));
+            let column = column.into_builder().set_dictionary_page_offset(offset);
+            group = group.add_column_metadata(column.build().unwrap());
+        }
+        group.build().unwrap()
+    });
+    let groups = groups.collect();
+    let mut changed = file[..file.len() - 8 - footer_length(&file)].to_vec();
+    let metadata = metadata.set_row_groups(groups).build();
+    ParquetMetaDataWriter::new(&mut changed, &metadata).finish().unwrap();
+    let of = |file: &[u8]| lines(&chunks(stored(file), None, (10, 10_000)).unwrap());
+    assert_eq!(of(&changed), of(&file));
 }
 
 #[test]
