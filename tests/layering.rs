@@ -33,7 +33,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("boosters", &["codec", "pickle", "platform", "tabular", "tensor"]),
     ("sklearn", &["boosters", "codec", "pickle", "platform", "tabular", "tensor"]),
     ("pmml", &["codec", "platform", "tabular", "tensor"]),
-    ("spark", &["codec", "platform", "tabular", "tensor"]),
+    ("spark", &["codec", "platform", "records", "tabular", "tensor"]),
     ("h2o", &["boosters", "codec", "platform", "tabular", "tensor"]),
     ("torch", &["codec", "platform", "preprocessing", "tensor"]),
     ("mlflow", &["platform", "tensor"]),

@@ -209,7 +209,7 @@ impl StageFolder {
         for file in files {
             let bytes = files::read(&file, MAX_DATA_BYTES.saturating_sub(size))?;
             size = size.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-            let columns = ParquetColumns::read(&bytes);
+            let columns = ParquetColumns::read(bytes);
             let added = columns.and_then(|columns| all.append(columns));
             added.map_err(|error| error.context(file.display()))?;
         }

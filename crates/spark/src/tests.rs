@@ -375,7 +375,7 @@ fn files_of_every_layout_hold_the_same() {
     for name in kinds.iter().flat_map(|kind| [format!("{kind}_dictionary"), (*kind).to_owned()]) {
         let bytes = fs::read(folder.join(format!("{name}.parquet"))).expect("a file");
         let columns =
-            ParquetColumns::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+            ParquetColumns::read(bytes.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(columns.rows, 1);
         assert_eq!(columns.list("v.values"), values, "{name}");
         assert_eq!(columns.list("flags"), flags, "{name}");
@@ -386,14 +386,17 @@ fn files_of_every_layout_hold_the_same() {
         assert_eq!(columns.number("count"), Some(1_099_511_627_776.0), "{name}");
         assert!(columns.has("v") && !columns.has("w"), "{name}");
         for length in (0..bytes.len()).step_by(7) {
-            assert!(ParquetColumns::read(&bytes[..length]).is_err(), "{name} cut at {length}");
+            assert!(
+                ParquetColumns::read(bytes[..length].to_vec()).is_err(),
+                "{name} cut at {length}"
+            );
         }
     }
     let gzip = fs::read(folder.join("gzip.parquet")).expect("a file");
-    let columns = ParquetColumns::read(&gzip).expect("read");
+    let columns = ParquetColumns::read(gzip.clone()).expect("read");
     assert_eq!(columns.rows, 1);
     for length in (0..gzip.len()).step_by(7) {
-        assert!(ParquetColumns::read(&gzip[..length]).is_err(), "gzip cut at {length}");
+        assert!(ParquetColumns::read(gzip[..length].to_vec()).is_err(), "gzip cut at {length}");
     }
 }
 
@@ -403,7 +406,7 @@ fn texts_count_wherever_a_column_has_them() {
     let folder = test_data("platforms/spark/parquet");
     let bytes = fs::read(folder.join("long_texts.parquet")).expect("a file");
     assert!(bytes.len() < 1000, "{}", bytes.len());
-    let error = ParquetColumns::read(&bytes).expect_err("too large");
+    let error = ParquetColumns::read(bytes).expect_err("too large");
     assert!(error.message().contains("more values than a model may have"), "{error}");
 }
 
@@ -419,12 +422,15 @@ fn files_cut_short_or_with_wrong_bytes_are_refused_or_read() {
     for folder in [SAMPLE, "platforms/spark/ml_multinomial", "platforms/spark/mllib_multinomial"] {
         let file = data_file(folder);
         for length in 0..file.len() {
-            assert!(ParquetColumns::read(&file[..length]).is_err(), "{folder} cut at {length}");
+            assert!(
+                ParquetColumns::read(file[..length].to_vec()).is_err(),
+                "{folder} cut at {length}"
+            );
         }
         for _ in 0..4_000 {
             let mut bytes = file.clone();
             random.damage(&mut bytes, 3, None);
-            drop(ParquetColumns::read(&bytes));
+            drop(ParquetColumns::read(bytes));
         }
     }
 }

@@ -3,13 +3,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::page::{LeafColumn, PageValues};
+use super::leaf::LeafColumn;
 
 /// The values of a column, of all rows. Nulls are NaN or `None`.
 #[derive(Debug)]
 enum ColumnValues {
     Numbers(Vec<f64>),
     Texts(Vec<Option<Arc<str>>>),
+}
+
+/// The levels of the values of a page, nulls included.
+pub(super) struct Levels<'l> {
+    pub(super) leaf: &'l LeafColumn,
+    pub(super) repetition: &'l [i16],
+    pub(super) definition: &'l [i16],
 }
 
 /// A column of values, which may be in lists, and in lists of lists.
@@ -86,49 +93,43 @@ impl NestedColumn {
         self.numbers().get(range).unwrap_or_default()
     }
 
-    /// Adds the values of a page with their levels; `None` if they do not fit together.
-    pub(super) fn extend(
+    /// Adds the numbers of a page; `None` if they do not fit their levels, or the column is one of texts.
+    pub(super) fn extend_numbers(
         &mut self,
-        leaf: &LeafColumn,
-        repetition: &[u8],
-        definition: &[u8],
-        values: PageValues,
+        levels: &Levels,
+        mut numbers: impl Iterator<Item = f64>,
     ) -> Option<()> {
-        match (&self.values, values) {
-            (ColumnValues::Numbers(_), PageValues::Numbers(numbers)) => {
-                let mut numbers = numbers.into_iter();
-                self.extend_with(leaf, repetition, definition, |values, is_present| {
-                    let number = if is_present { numbers.next()? } else { f64::NAN };
-                    if let ColumnValues::Numbers(values) = values {
-                        values.push(number);
-                    }
-                    Some(())
-                })
-            }
-            (ColumnValues::Texts(_), PageValues::Texts(texts)) => {
-                let mut texts = texts.into_iter();
-                self.extend_with(leaf, repetition, definition, |values, is_present| {
-                    let text = if is_present { Some(texts.next()?) } else { None };
-                    if let ColumnValues::Texts(values) = values {
-                        values.push(text);
-                    }
-                    Some(())
-                })
-            }
-            _ => None,
-        }
+        self.extend_with(levels, |values, is_present| {
+            let ColumnValues::Numbers(values) = values else { return None };
+            values.push(if is_present { numbers.next()? } else { f64::NAN });
+            Some(())
+        })
+    }
+
+    /// Adds the texts of a page; `None` if they do not fit their levels, or the column is one of numbers.
+    pub(super) fn extend_texts(
+        &mut self,
+        levels: &Levels,
+        mut texts: impl Iterator<Item = Arc<str>>,
+    ) -> Option<()> {
+        self.extend_with(levels, |values, is_present| {
+            let ColumnValues::Texts(values) = values else { return None };
+            values.push(if is_present { Some(texts.next()?) } else { None });
+            Some(())
+        })
     }
 
     fn extend_with(
         &mut self,
-        leaf: &LeafColumn,
-        repetition: &[u8],
-        definition: &[u8],
+        levels: &Levels,
         mut push: impl FnMut(&mut ColumnValues, bool) -> Option<()>,
     ) -> Option<()> {
-        for (repetition, definition) in repetition.iter().zip(definition) {
-            let definition = u32::from(*definition);
-            let first = usize::from(*repetition);
+        let Levels { leaf, repetition, definition } = levels;
+        for (repetition, definition) in repetition.iter().zip(*definition) {
+            let first = usize::try_from(*repetition).ok()?;
+            if first > leaf.depth() || *definition > leaf.max_definition() {
+                return None;
+            }
             if first > 0 && self.starts.first().is_none_or(Vec::is_empty) {
                 return None;
             }
@@ -136,13 +137,13 @@ impl NestedColumn {
             for level in first..self.starts.len() {
                 let next = self.starts.get(level + 1).map_or(self.len(), Vec::len);
                 self.starts.get_mut(level)?.push(next);
-                is_there = leaf.repeated.get(level).is_none_or(|from| definition >= *from);
+                is_there = leaf.repeated.get(level).is_none_or(|from| definition >= from);
                 if !is_there {
                     break;
                 }
             }
             if is_there {
-                push(&mut self.values, definition >= leaf.max_definition)?;
+                push(&mut self.values, *definition >= leaf.max_definition())?;
             }
         }
         Some(())

@@ -1,29 +1,25 @@
 //! Parquet files, as far as Spark's models need them: columns of numbers and texts, in structs, lists
 //! and maps.
 //!
-//! This is not the `parquet` crate, which has twenty dependencies and many more features. Supported
-//! are data pages of version 1 and 2, plain or with a dictionary, uncompressed or compressed with
-//! Snappy, gzip or zstd.
+//! The `parquet` crate decodes the files, after the checks of [`CheckedParquet`] and as far as a budget of memory
+//! allows:
 //!
-//! * [`thrift`] reads metadata, whose field ids and enumerations are in [`format`](mod@format);
-//! * [`page`] reads the pages of a column, [`rle`] their levels and indices, and [`mod@column`] assembles rows
-//!   and lists from them.
+//! * [`leaf`] finds the columns in the schema;
+//! * [`chunk`] reads the values of one in a row group, and [`mod@column`] assembles rows and lists from them.
 
 use std::collections::HashMap;
 
+use self::chunk::read_chunk;
 use self::column::NestedColumn;
-use self::format::{
-    column_chunk, column_metadata, file_metadata, repetition_type, row_group, schema_element,
-};
-use self::page::{LeafColumn, PageKind, ParquetPage, PhysicalType, decode_values};
-use self::thrift::ThriftValue;
+use self::leaf::LeafColumn;
+use bytes::Bytes;
+use parquet::file::reader::FileReader;
+use tensorserve_records::parquet_read::{self, CheckedParquet, caught};
 use tensorserve_tensor::error::{Error, Result};
 
+mod chunk;
 pub(super) mod column;
-mod format;
-mod page;
-mod rle;
-mod thrift;
+mod leaf;
 
 /// The most bytes of the values of a file: those of a model of 64 million coefficients, but not far more
 /// than the file has.
@@ -59,7 +55,7 @@ pub(super) struct ParquetColumns {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::damaged(format!("the Parquet file is damaged: {what}"))
+    parquet_read::damaged(&format!("the Parquet file is damaged: {what}"))
 }
 
 fn unsupported(what: &str) -> Error {
@@ -72,34 +68,34 @@ fn unsupported(what: &str) -> Error {
 
 impl ParquetColumns {
     /// Reads all columns of numbers and texts of a file.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        let metadata = split_metadata(bytes).ok_or_else(|| damaged("its footer is missing"))?;
-        let (metadata, _) = ThriftValue::read_struct(metadata)
-            .ok_or_else(|| damaged("its metadata is not valid"))?;
-        let schema = read_schema(&metadata).ok_or_else(|| damaged("its schema is not valid"))?;
-        let rows = metadata
-            .size(file_metadata::NUM_ROWS)
-            .ok_or_else(|| damaged("its number of rows is missing"))?;
-        let mut columns = HashMap::new();
-        let budget = bytes.len().saturating_mul(MAX_VALUE_RATIO).saturating_add(MIN_VALUE_BYTES);
+    pub(super) fn read(file: Vec<u8>) -> Result<Self> {
+        if !file.starts_with(MAGIC) || !file.ends_with(MAGIC) {
+            return Err(damaged("its footer is missing"));
+        }
+        let budget = file.len().saturating_mul(MAX_VALUE_RATIO).saturating_add(MIN_VALUE_BYTES);
         let mut budget = budget.min(MAX_VALUE_BYTES);
-        for group in metadata.list(file_metadata::ROW_GROUPS).unwrap_or_default() {
-            for chunk in group.list(row_group::COLUMNS).unwrap_or_default() {
-                let metadata = chunk
-                    .field(column_chunk::META_DATA)
-                    .ok_or_else(|| damaged("the metadata of a column is missing"))?;
-                let path = read_path(metadata).ok_or_else(|| damaged("a column has no path"))?;
-                let joined = path.join(".");
-                let leaf =
-                    schema.get(&joined).ok_or_else(|| damaged("a column is not in the schema"))?;
+        let file = CheckedParquet::open(Bytes::from(file), MAX_METADATA)?;
+        if let Some((column, name)) = file.unsupported_compression() {
+            return Err(unsupported(&format!("column {column} compressed with {name}")));
+        }
+        let metadata = file.metadata().file_metadata();
+        let rows = usize::try_from(metadata.num_rows())
+            .map_err(|_| damaged("its number of rows is not valid"))?;
+        let leaves = LeafColumn::all(metadata.schema_descr());
+        if leaves.iter().any(|leaf| leaf.path().len() > MAX_GROUP_DEPTH + 1) {
+            return Err(damaged("its groups of columns are nested too deep"));
+        }
+        let mut columns = HashMap::new();
+        for group in 0..file.num_row_groups() {
+            let group = caught(|| file.get_row_group(group).map_err(|e| damaged(&e.to_string())))?;
+            for (index, leaf) in leaves.iter().enumerate() {
                 // Models have no parameters of other types.
-                let Some(kind) = leaf.physical_type else { continue };
-                let column = columns.entry(without_list_groups(&path)).or_insert_with(|| {
-                    let is_text = matches!(kind, PhysicalType::Text);
-                    NestedColumn::new(leaf.repeated.len(), is_text)
-                });
-                read_chunk(bytes, metadata, leaf, kind, column, &mut budget)
-                    .map_err(|error| error.context(format!("column {joined}")))?;
+                let Some(is_text) = leaf.is_text() else { continue };
+                let column = columns
+                    .entry(without_list_groups(leaf.path()))
+                    .or_insert_with(|| NestedColumn::new(leaf.depth(), is_text));
+                caught(|| read_chunk(&*group, index, leaf, column, &mut budget))
+                    .map_err(|error| error.context(format!("column {}", leaf.path().join("."))))?;
             }
         }
         // A column that is missing in a row would be taken for that of another row.
@@ -152,83 +148,10 @@ impl ParquetColumns {
     }
 }
 
-/// The bytes of the metadata at the end of a file.
-fn split_metadata(bytes: &[u8]) -> Option<&[u8]> {
-    let body = bytes.strip_prefix(MAGIC)?.strip_suffix(MAGIC)?;
-    let (body, length) = body.split_last_chunk::<4>()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    if length > MAX_METADATA {
-        return None;
-    }
-    body.get(body.len().checked_sub(length)?..)
-}
-
-/// A group of columns, while the schema is read.
-struct SchemaGroup {
-    /// The number of children that are still to come.
-    left: usize,
-    path: String,
-    max_definition: u32,
-    /// [`LeafColumn::repeated`].
-    repeated: Vec<u32>,
-}
-
-/// The columns of a file by their paths. The schema lists groups and columns depth first.
-fn read_schema(metadata: &ThriftValue) -> Option<HashMap<String, LeafColumn>> {
-    let mut elements = metadata.list(file_metadata::SCHEMA)?.iter();
-    let root = elements.next()?;
-    let left = root.size(schema_element::NUM_CHILDREN).unwrap_or(0);
-    let mut leaves = HashMap::new();
-    let mut open =
-        vec![SchemaGroup { left, path: String::new(), max_definition: 0, repeated: Vec::new() }];
-    for element in elements {
-        while open.last().is_some_and(|group| group.left == 0) {
-            open.pop();
-        }
-        let parent = open.last_mut()?;
-        parent.left -= 1;
-        let name = element.field(schema_element::NAME)?.text()?;
-        let path = match parent.path.is_empty() {
-            true => name.to_owned(),
-            false => format!("{}.{name}", parent.path),
-        };
-        let (is_optional, is_repeated) = match element.integer(schema_element::REPETITION_TYPE) {
-            Some(repetition_type::REQUIRED) => (false, false),
-            Some(repetition_type::OPTIONAL) => (true, false),
-            Some(repetition_type::REPEATED) => (true, true),
-            _ => return None,
-        };
-        let max_definition = parent.max_definition + u32::from(is_optional);
-        let mut repeated = parent.repeated.clone();
-        if is_repeated {
-            repeated.push(max_definition);
-        }
-        match element.size(schema_element::NUM_CHILDREN) {
-            Some(left) if left > 0 => {
-                if open.len() > MAX_GROUP_DEPTH {
-                    return None;
-                }
-                open.push(SchemaGroup { left, path, max_definition, repeated });
-            }
-            _ => {
-                let number = element.integer(schema_element::TYPE);
-                let physical_type = number.and_then(PhysicalType::from_number);
-                leaves.insert(path, LeafColumn { physical_type, max_definition, repeated });
-            }
-        }
-    }
-    Some(leaves)
-}
-
-/// The path of a column.
-fn read_path<'m>(metadata: &'m ThriftValue) -> Option<Vec<&'m str>> {
-    let names = metadata.list(column_metadata::PATH_IN_SCHEMA)?.iter();
-    names.map(ThriftValue::text).collect()
-}
-
 /// A path without [`LIST_GROUPS`]; the entries of maps are in [`MAP_GROUP`].
-fn without_list_groups(path: &[&str]) -> String {
-    let (mut kept, mut rest) = (Vec::new(), path);
+fn without_list_groups(path: &[String]) -> String {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    let (mut kept, mut rest) = (Vec::new(), path.as_slice());
     while let Some((name, behind)) = rest.split_first() {
         let group = LIST_GROUPS.iter().find_map(|group| rest.strip_prefix(*group));
         match group {
@@ -242,70 +165,4 @@ fn without_list_groups(path: &[&str]) -> String {
         }
     }
     kept.join(".")
-}
-
-/// Reads the values of a column in a row group to the end of `column`, as long as `budget` allows.
-fn read_chunk(
-    file: &[u8],
-    metadata: &ThriftValue,
-    leaf: &LeafColumn,
-    kind: PhysicalType,
-    column: &mut NestedColumn,
-    budget: &mut usize,
-) -> Result<()> {
-    let codec = metadata
-        .integer(column_metadata::CODEC)
-        .ok_or_else(|| damaged("its compression is missing"))?;
-    let total = metadata
-        .size(column_metadata::NUM_VALUES)
-        .ok_or_else(|| damaged("its number of values is missing"))?;
-    let data = metadata
-        .size(column_metadata::DATA_PAGE_OFFSET)
-        .ok_or_else(|| damaged("the offset of its pages is missing"))?;
-    let dictionary = metadata.size(column_metadata::DICTIONARY_PAGE_OFFSET);
-    let start = dictionary.filter(|offset| *offset > 0).map_or(data, |offset| data.min(offset));
-    let mut rest =
-        file.get(start..).ok_or_else(|| damaged("the offset of its pages is out of range"))?;
-    let too_large = || damaged("it has more values than a model may have");
-    let mut dictionary = None;
-    let mut seen = 0usize;
-    while seen < total {
-        let (page, behind) = ParquetPage::read(rest, codec)?;
-        rest = behind;
-        match page.kind {
-            PageKind::Dictionary => {
-                let values = kind.decode_plain(&page.bytes, page.values);
-                let values = values.ok_or_else(|| damaged("its dictionary is not valid"))?;
-                *budget = budget.checked_sub(values.text_bytes()).ok_or_else(too_large)?;
-                dictionary = Some(values);
-            }
-            PageKind::Data { encoding, levels } => {
-                seen = seen.saturating_add(page.values);
-                // Before the levels, which may be many in few bytes, take memory.
-                *budget = page
-                    .values
-                    .checked_mul(kind.size())
-                    .and_then(|size| budget.checked_sub(size))
-                    .ok_or_else(too_large)?;
-                let (repetition, definition, values) = levels
-                    .split(leaf, page.values, &page.bytes)
-                    .ok_or_else(|| damaged("its levels are not valid"))?;
-                let depth = leaf.repeated.len();
-                let starts = repetition.iter().map(|level| depth.saturating_sub((*level).into()));
-                *budget = budget
-                    .checked_sub(starts.sum::<usize>().saturating_mul(size_of::<usize>()))
-                    .ok_or_else(too_large)?;
-                let is_present = |level: &&u8| u32::from(**level) >= leaf.max_definition;
-                let present = definition.iter().filter(is_present).count();
-                let values = decode_values(kind, encoding, present, values, dictionary.as_ref())?;
-                // Those of a dictionary are shared here, but a model has each where it is used.
-                *budget = budget.checked_sub(values.text_bytes()).ok_or_else(too_large)?;
-                column
-                    .extend(leaf, &repetition, &definition, values)
-                    .ok_or_else(|| damaged("its levels do not fit its values"))?;
-            }
-            PageKind::Other => {}
-        }
-    }
-    Ok(())
 }
