@@ -149,7 +149,8 @@ fn models(folder: &str) -> Vec<PathBuf> {
 
 #[test]
 fn predictions_are_those_of_python() {
-    assert!(check_all("made", 0.0) >= 14);
+    // Equal on the kind of CPU that wrote the predictions; others round recurrent networks differently.
+    assert!(check_all("made", 1e-6) >= 14);
 }
 
 #[test]
