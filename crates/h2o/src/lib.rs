@@ -7,7 +7,7 @@
 //! * [`trees`] (of nodes that [`compressed`] reads into a [`forest`]), [`extended`], [`glm`], [`xgboost`],
 //!   [`network`], [`kmeans`] and [`ensemble`] are its kinds; [`classes`] and [`calibration`] are what
 //!   follows;
-//! * [`executable`] converts between tensors and rows; this file is the [`Platform`].
+//! * [`executable`] converts between tensors and rows; this file is the [`FilePlatform`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -10,7 +10,7 @@
 //! * [`model`] assembles a model; [`tree`], [`regression`], [`general`], [`mining`], [`scorecard`],
 //!   [`clustering`], [`nearest`], [`bayes`], [`vector`], [`ruleset`], [`anomaly`] and [`network`] are its
 //!   kinds; [`target`] and [`output`] are what follows it;
-//! * [`scorer`] converts between tensors and rows; this file is the [`Platform`].
+//! * [`scorer`] converts between tensors and rows; this file is the [`FilePlatform`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -16,7 +16,7 @@
 //! * `text` has the vectorizers of text; `columns` turns texts into numbers, which is all that transformers take; `sparse` has the rows of
 //!   text vectorizers;
 //! * `served` takes the inputs of a request, `executable` makes tensors of predictions, and this file is
-//!   the [`Platform`].
+//!   the [`FilePlatform`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -8,7 +8,7 @@
 //!   columns to a [`table`]; [`schema`] finds the inputs, and [`pipeline`] puts stages together;
 //! * [`executable`] runs them;
 //! * [`classes`] and [`parameters`] read linear models, and [`mllib`] evaluates those of MLlib;
-//! * this file is the [`Platform`].
+//! * this file is the [`FilePlatform`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
