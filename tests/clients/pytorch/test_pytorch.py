@@ -30,6 +30,11 @@ COMPARED = {
     "iris_mlp_script": ("iris_mlp_script.pt", IRIS),
     "iris_mlp_trace": ("iris_mlp_trace.pt", ""),
 }
+# The packages are machine code of a CPU with AVX-512: others refuse them, with SIGILL in the load probe.
+RUNS_PACKAGES = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text()
+PACKAGES = ("resnet_package", "encoder_package")
+if not RUNS_PACKAGES:
+    COMPARED = {name: model for name, model in COMPARED.items() if name not in PACKAGES}
 # Other models that are served.
 OTHERS = {
     "dict_two_inputs": ("dict_two_inputs.pt", ""),
@@ -194,14 +199,15 @@ class Served(unittest.TestCase):
             metadata("resnet"),
             {"image": ("FP32", [-1, 3, -1, -1]), "output": ("FP32", [-1, 10])},
         )
-        self.assertEqual(
-            metadata("encoder_package"),
-            {
-                "input": ("INT64", [-1, 12]),
-                "logits": ("FP32", [-1, 5]),
-                "pooled": ("FP32", [-1, 32]),
-            },
-        )
+        if RUNS_PACKAGES:
+            self.assertEqual(
+                metadata("encoder_package"),
+                {
+                    "input": ("INT64", [-1, 12]),
+                    "logits": ("FP32", [-1, 5]),
+                    "pooled": ("FP32", [-1, 32]),
+                },
+            )
         self.assertEqual(metadata("encoder")["ids"], ("INT64", [-1, 12]))
         self.assertEqual(metadata("echo")["same"], ("UINT16", [-1, 2]))
 
@@ -231,15 +237,18 @@ class Served(unittest.TestCase):
         error = self.columns("iris_mlp_script", {"x": [[1, 2, 3]]}, status=400)["error"]
         self.assertIn("shapes cannot be multiplied", error)
         self.assertNotIn("\n", error)
-        error = self.columns("resnet_package", {"input": [[1, 2, 3]]}, status=400)["error"]
-        self.assertIn("shape", error)
-        self.compare("resnet_package", inputs_of("resnet")[:2])
+        if RUNS_PACKAGES:
+            error = self.columns("resnet_package", {"input": [[1, 2, 3]]}, status=400)["error"]
+            self.assertIn("shape", error)
+            self.compare("resnet_package", inputs_of("resnet")[:2])
 
     def test_operations_can_be_denied(self):
         # What the module writes when it is allowed to, as the last options do.
         written = pathlib.Path("/tmp/tensorserve_test_saved.pt")
         self.addCleanup(written.unlink, missing_ok=True)
         models = {"saves": "saves.pt", "native": "resnet.pt2", "plain": "iris_mlp_trace.pt"}
+        if not RUNS_PACKAGES:
+            del models["native"]
         with tempfile.TemporaryDirectory() as folder:
             write(folder, {name: (file, "") for name, file in models.items()})
             for options, refused in [
