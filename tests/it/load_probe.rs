@@ -43,8 +43,6 @@ impl Probing {
         let ports = ["serve", "--http-port", "0", "--grpc-port", "0", "--poll-interval", "100ms"];
         let mut command = tensorserve(&ports);
         command.args(options).arg(root).env("TENSORSERVE_LOAD_PROBE_CACHE", cache);
-        // Of oneDNN, which is off by default on CPUs without AVX-512, is the check that `fails_check` fails.
-        command.env("TF_ENABLE_ONEDNN_OPTS", "1");
         command.stderr(fs::File::create(&log).expect("a file"));
         Probing { server: Process::start(command), log }
     }
