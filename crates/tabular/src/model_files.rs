@@ -57,12 +57,14 @@ impl ModelFiles {
         if let Some(file) = files::only(path, place.files(self.named))? {
             return Ok(file);
         }
+        let only_named = self.named.iter().filter(|ending| !self.shared.contains(ending));
+        let whole: Vec<&str> = self.own.iter().chain(only_named).copied().collect();
         Err(Error::not_found(format!(
             "{} has no {} model: no file *{}, and no file *{} with a model",
             path.display(),
             self.title,
-            self.own.join(" or *"),
-            [self.shared, self.named].concat().join(" or *"),
+            whole.join(" or *"),
+            self.shared.join(" or *"),
         )))
     }
 

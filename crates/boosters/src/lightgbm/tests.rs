@@ -174,6 +174,10 @@ fn models_are_recognised_by_ending_or_by_content() {
     fs::write(folder.path().join("requirements.txt"), "lightgbm==4.7.0").expect("written");
     assert!(!recognises(folder.path()));
     assert!(matches!(LIGHTGBM.check(folder.path()), Completeness::Missing(_)));
+    let error = read(folder.path()).err().expect("no model").to_string();
+    let endings = "no file *.lgb or *.lightgbm, and no file *.txt or *.model or *.json or *.pkl or *.pickle or *.joblib \
+                   with a model";
+    assert!(error.ends_with(endings), "each ending once: {error}");
     put("model.txt", "4.7_binary.txt");
     assert!(recognises(folder.path()));
     assert!(matches!(LIGHTGBM.check(folder.path()), Completeness::Complete));

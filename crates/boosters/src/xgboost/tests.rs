@@ -180,6 +180,10 @@ fn models_are_recognised_by_ending_or_by_content() {
     fs::write(folder.path().join("config.json"), r#"{"a": 1}"#).expect("written");
     fs::write(folder.path().join("weights.bin"), [7; 1000]).expect("written");
     assert!(!recognises(folder.path()));
+    let error = read(folder.path()).err().expect("no model").to_string();
+    let endings = "no file *.ubj or *.bst or *.xgb or *.xgboost or *.pkl or *.pickle or *.joblib, and no file *.json or \
+                   *.bin or *.model or *.deprecated with a model";
+    assert!(error.ends_with(endings), "{error}");
     let missing = XGBOOST.check(folder.path());
     assert!(matches!(missing, Completeness::Missing(_)), "{missing:?}");
     put("model.bin", &format!("{IRIS}/model.bst"));
