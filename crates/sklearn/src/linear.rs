@@ -100,7 +100,9 @@ impl Regressor for LinearRegressor {
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         self.function.write_all(rows, out);
-        out.iter_mut().for_each(|value| *value = self.link.mean(*value));
+        if self.link != Link::Identity {
+            out.iter_mut().for_each(|value| *value = self.link.mean(*value));
+        }
         Ok(())
     }
 }
