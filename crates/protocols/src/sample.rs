@@ -3,7 +3,7 @@
 
 use tensorserve_codec::json::write;
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{DType, Signature, TensorSpec};
+use tensorserve_tensor::{DType, JsonKind, Signature, TensorSpec};
 
 /// The most values of a sample.
 const MOST_VALUES: usize = 1 << 20;
@@ -69,26 +69,10 @@ pub fn inputs(signature: &Signature) -> Vec<SampleInput<'_>> {
 }
 
 fn made(spec: &TensorSpec) -> SampleInput<'_> {
-    let fill = match spec.dtype() {
-        Some(DType::Bool) => SampleValue::True,
-        Some(DType::String) => SampleValue::Text,
-        Some(
-            DType::Float
-            | DType::Double
-            | DType::Half
-            | DType::BFloat16
-            | DType::Int8
-            | DType::Int16
-            | DType::Int32
-            | DType::Int64
-            | DType::UInt8
-            | DType::UInt16
-            | DType::UInt32
-            | DType::UInt64
-            | DType::Complex64
-            | DType::Complex128,
-        )
-        | None => SampleValue::One,
+    let fill = match spec.dtype().map(DType::json_kind) {
+        Some(JsonKind::Bool) => SampleValue::True,
+        Some(JsonKind::String) => SampleValue::Text,
+        Some(JsonKind::Number) | None => SampleValue::One,
     };
     SampleInput { alias: &spec.alias, dims: dims(spec, OPEN), fill }
 }

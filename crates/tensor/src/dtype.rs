@@ -38,6 +38,15 @@ dtypes! {
     UInt64,
 }
 
+/// What an element of a type is in JSON: complex numbers, which have no form there, count as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum JsonKind {
+    Bool,
+    String,
+    Number,
+}
+
 /// What `DataType` adds to a type's number for a reference to it (variables of TensorFlow 1).
 const REFERENCE_OFFSET: i32 = 100;
 
@@ -52,6 +61,29 @@ impl DType {
             DType::Float | DType::Int32 | DType::UInt32 => Some(4),
             DType::Double | DType::Int64 | DType::UInt64 | DType::Complex64 => Some(8),
             DType::Complex128 => Some(16),
+        }
+    }
+
+    /// What an element is in JSON.
+    #[must_use]
+    pub fn json_kind(self) -> JsonKind {
+        match self {
+            DType::Bool => JsonKind::Bool,
+            DType::String => JsonKind::String,
+            DType::Float
+            | DType::Double
+            | DType::Half
+            | DType::BFloat16
+            | DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Complex64
+            | DType::Complex128 => JsonKind::Number,
         }
     }
 

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 pub use self::dependence::{RowDependence, RowFinding};
-pub use self::dtype::DType;
+pub use self::dtype::{DType, JsonKind};
 pub use self::memory::{ALIGNMENT, AlignedVec, Buffer, Memory, aligned_vec};
 pub use self::rows::{concat, pad};
 pub use self::shape::{MAX_RANK, Shape};

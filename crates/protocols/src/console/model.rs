@@ -13,7 +13,7 @@ use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
 use tensorserve_protocol::RouteGroup;
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{DType, Signature, TensorSpec};
+use tensorserve_tensor::{DType, JsonKind, Signature, TensorSpec};
 
 /// Adds the route.
 pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
@@ -244,27 +244,11 @@ impl SignatureView {
     fn new(signature: &Signature, joining: Option<Joining>) -> Self {
         let mut inputs: Vec<TensorView> = signature.inputs.iter().map(TensorView::new).collect();
         for (view, spec) in inputs.iter_mut().zip(&signature.inputs) {
-            view.kind = Some(match spec.dtype() {
-                Some(DType::String) if signature.takes_images => "image",
-                Some(DType::String) => "string",
-                Some(DType::Bool) => "bool",
-                Some(
-                    DType::Float
-                    | DType::Double
-                    | DType::Half
-                    | DType::BFloat16
-                    | DType::Int8
-                    | DType::Int16
-                    | DType::Int32
-                    | DType::Int64
-                    | DType::UInt8
-                    | DType::UInt16
-                    | DType::UInt32
-                    | DType::UInt64
-                    | DType::Complex64
-                    | DType::Complex128,
-                )
-                | None => "number",
+            view.kind = Some(match spec.dtype().map(DType::json_kind) {
+                Some(JsonKind::String) if signature.takes_images => "image",
+                Some(JsonKind::String) => "string",
+                Some(JsonKind::Bool) => "bool",
+                Some(JsonKind::Number) | None => "number",
             });
         }
         SignatureView {

@@ -9,7 +9,7 @@ use super::request::signature_of;
 use super::{BINARY, datatype};
 use tensorserve_core::engine::ModelHandle;
 use tensorserve_protocol::JSON;
-use tensorserve_tensor::{DType, Signature, TensorSpec};
+use tensorserve_tensor::{DType, JsonKind, Signature, TensorSpec};
 
 /// The statuses of a probe, which needs no credentials.
 pub(super) const PROBE_ERRORS: &[u16] = &[408, 503];
@@ -543,23 +543,10 @@ fn example(signature: &Signature) -> Option<Value> {
             spec.shape.sizes()?.iter().map(|size| u64::try_from(*size).unwrap_or(1)).collect();
         let count = shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))?;
         let dtype = spec.dtype()?;
-        let value = match dtype {
-            DType::Bool => json!(true),
-            DType::String => json!("text"),
-            DType::Float
-            | DType::Double
-            | DType::Half
-            | DType::BFloat16
-            | DType::Int8
-            | DType::Int16
-            | DType::Int32
-            | DType::Int64
-            | DType::UInt8
-            | DType::UInt16
-            | DType::UInt32
-            | DType::UInt64
-            | DType::Complex64
-            | DType::Complex128 => json!(1),
+        let value = match dtype.json_kind() {
+            JsonKind::Bool => json!(true),
+            JsonKind::String => json!("text"),
+            JsonKind::Number => json!(1),
         };
         let data = vec![value; usize::try_from(count).ok().filter(|_| count <= MOST)?];
         let dtype = datatype::name_of(dtype);
