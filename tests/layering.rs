@@ -62,6 +62,7 @@ const FFI: &[&str] = &[
     "crates/os/src/ffi.rs",
     "crates/os/src/fork.rs",
     "crates/os/src/reads.rs",
+    "crates/os/src/stderr.rs",
     "crates/tensorflow/src/ffi.rs",
     "crates/torch/src/executorch/ffi.rs",
     "crates/torch/src/ffi.rs",

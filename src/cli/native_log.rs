@@ -1,21 +1,21 @@
 //! Lines that libraries in C and C++ write to stderr by themselves, as events of the log.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use log::Level;
 
-use tensorserve_os::{self as os, RedirectedStderr};
+use tensorserve_os::{self as os, RedirectedStderr, UnloggedStderr};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The target of these events in the log.
 const NATIVE: &str = "native";
 
 /// A longer line becomes several, in bytes.
-const LONGEST_LINE: u64 = 16 << 10;
+const LONGEST_LINE: usize = os::LONGEST_KEPT;
 
 /// How long the end of the program waits for the last lines.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ static REDIRECTED: OnceLock<NativeLog> = OnceLock::new();
 
 struct NativeLog {
     redirected: RedirectedStderr,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
 /// Redirects stderr from now on. Returns what it was before, for the log; `None` if it is redirected
@@ -52,8 +52,9 @@ pub(super) fn start() -> Result<()> {
     };
     os::copy_on_abort(&native.redirected);
     let failed = |e| Error::internal("the log of libraries cannot be read").with_source(e);
-    let written = native.redirected.written.try_clone().map_err(failed)?;
-    let started = thread::Builder::new().name("native-log".to_owned()).spawn(|| log_lines(written));
+    let unlogged = UnloggedStderr::new(&native.redirected).map_err(failed)?;
+    let started =
+        thread::Builder::new().name("native-log".to_owned()).spawn(|| log_lines(unlogged));
     *native.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(started.map_err(failed)?);
     Ok(())
 }
@@ -66,8 +67,8 @@ pub(super) fn finish() {
     os::restore_stderr(&native.redirected.original);
     let thread = native.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
     let thread = thread.or_else(|| {
-        let written = native.redirected.written.try_clone().ok()?;
-        thread::Builder::new().spawn(|| log_lines(written)).ok()
+        let unlogged = UnloggedStderr::new(&native.redirected).ok()?;
+        thread::Builder::new().spawn(|| log_lines(unlogged)).ok()
     });
     // Child processes may have the pipe still open, so its end may not come.
     let end = Instant::now() + PATIENCE;
@@ -76,21 +77,38 @@ pub(super) fn finish() {
     }
 }
 
-fn log_lines(written: File) {
-    let mut reader = BufReader::new(written);
+/// Logs the lines until the end of the pipe.
+///
+/// # Errors
+/// Those of the operating system.
+fn log_lines(mut unlogged: UnloggedStderr) -> io::Result<()> {
+    let mut seen = Vec::new();
     let mut line = Vec::new();
     loop {
-        line.clear();
-        match (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+        unlogged.see(&mut seen)?;
+        if seen.is_empty() {
+            log_line(&line);
+            return Ok(());
         }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end();
-        if !text.is_empty() {
-            let (level, text) = parsed(text);
-            log::log!(target: NATIVE, level, "{text}");
+        for part in seen.split_inclusive(|byte| *byte == b'\n') {
+            line.extend(part);
+            if part.ends_with(b"\n") || line.len() >= LONGEST_LINE {
+                log_line(&line);
+                line.clear();
+                unlogged.take_logged(part)?;
+            } else {
+                unlogged.take_kept(part)?;
+            }
         }
+    }
+}
+
+fn log_line(line: &[u8]) {
+    let text = String::from_utf8_lossy(line);
+    let text = text.trim_end();
+    if !text.is_empty() {
+        let (level, text) = parsed(text);
+        log::log!(target: NATIVE, level, "{text}");
     }
 }
 

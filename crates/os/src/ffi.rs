@@ -3,11 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -176,136 +175,6 @@ pub fn set_environment_variable(name: &str, value: &str) {
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Whether this process has threads besides the one that calls; true if that is unknown.
-fn has_other_threads() -> bool {
-    std::fs::read_dir("/proc/self/task").map_or(true, |threads| threads.count() != 1)
-}
-
-/// Runs `work` with stderr redirected to memory, and returns what was written to it. In a process
-/// with other threads, whose messages would be lost, stderr stays as it is.
-///
-/// libtensorflow writes messages while it is opened, before it reads its log level.
-pub fn capture_stderr<T>(work: impl FnOnce() -> T) -> (T, String) {
-    if has_other_threads() {
-        return (work(), String::new());
-    }
-    // SAFETY: plain system calls on descriptors that are ours; the name is NUL-terminated.
-    let (original, memory) = unsafe {
-        let original = libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3);
-        (original, libc::memfd_create(c"stderr".as_ptr(), libc::MFD_CLOEXEC))
-    };
-    if original < 0 || memory < 0 {
-        return (work(), String::new());
-    }
-    // SAFETY: both descriptors are open and ours; File takes each over exactly once.
-    let (original, mut memory) = unsafe {
-        libc::dup2(memory, libc::STDERR_FILENO);
-        (File::from_raw_fd(original), File::from_raw_fd(memory))
-    };
-    let result = work();
-    let mut written = String::new();
-    // SAFETY: `original` is the file that stderr was before.
-    unsafe {
-        libc::dup2(original.as_raw_fd(), libc::STDERR_FILENO);
-    }
-    // The redirected stderr shared the file's position: back to the start.
-    if memory.seek(SeekFrom::Start(0)).is_ok() {
-        let _ = memory.read_to_string(&mut written);
-    }
-    (result, written)
-}
-
-/// What this process and its children write to stderr from now on, and what stderr was before.
-#[derive(Debug)]
-pub struct RedirectedStderr {
-    /// The end of the pipe that is read.
-    pub written: File,
-    /// The stderr before.
-    pub original: File,
-}
-
-/// The size of the pipe, in bytes: what fits in before anybody reads.
-const STDERR_PIPE: libc::c_int = 1 << 20;
-
-/// Redirects stderr into a pipe.
-///
-/// # Errors
-/// Those of the operating system.
-pub fn redirect_stderr() -> io::Result<RedirectedStderr> {
-    let mut ends = [-1; 2];
-    // SAFETY: fills both elements if it returns 0.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let [read, write] = ends;
-    // SAFETY: both descriptors are new, and File takes each over exactly once.
-    let (written, writer) = unsafe { (File::from_raw_fd(read), File::from_raw_fd(write)) };
-    // SAFETY: plain system calls on open descriptors. A smaller pipe is good enough.
-    let original = unsafe {
-        libc::fcntl(write, libc::F_SETPIPE_SZ, STDERR_PIPE);
-        libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3)
-    };
-    if original < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and File takes it over exactly once.
-    let original = unsafe { File::from_raw_fd(original) };
-    // SAFETY: both descriptors are open; `writer` is closed below, the copy stays.
-    if unsafe { libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(RedirectedStderr { written, original })
-}
-
-/// Makes `original` the stderr again. Readers of the pipe find its end, unless a child process still
-/// has it.
-pub fn restore_stderr(original: &File) {
-    // SAFETY: a plain system call on open descriptors.
-    unsafe {
-        libc::dup2(original.as_raw_fd(), libc::STDERR_FILENO);
-    }
-}
-
-/// The descriptors and the process for [`on_abort`].
-static ABORT_FROM: AtomicI32 = AtomicI32::new(-1);
-static ABORT_TO: AtomicI32 = AtomicI32::new(-1);
-static ABORT_OF: AtomicI32 = AtomicI32::new(-1);
-
-/// If this process aborts, copies what is in the pipe `from` to `to`: a library that aborts has written
-/// the reason there a moment before. Both must stay open.
-pub fn copy_on_abort(redirected: &RedirectedStderr) {
-    ABORT_FROM.store(redirected.written.as_raw_fd(), SeqCst);
-    ABORT_TO.store(redirected.original.as_raw_fd(), SeqCst);
-    // SAFETY: the handler makes only calls that are allowed in one.
-    unsafe {
-        ABORT_OF.store(libc::getpid(), SeqCst);
-        let handler: extern "C" fn(libc::c_int) = on_abort;
-        libc::signal(libc::SIGABRT, handler as libc::sighandler_t);
-    }
-}
-
-extern "C" fn on_abort(signal: libc::c_int) {
-    let (from, to) = (ABORT_FROM.load(SeqCst), ABORT_TO.load(SeqCst));
-    let mut chunk = [0_u8; 4096];
-    // SAFETY: only calls that are safe in signal handlers, on a buffer of this function. The pipe no
-    // longer blocks a read, so the loop ends. A forked child has the pipe of its parent, and leaves
-    // it alone.
-    unsafe {
-        if libc::getpid() == ABORT_OF.load(SeqCst) {
-            libc::fcntl(from, libc::F_SETFL, libc::O_NONBLOCK);
-            loop {
-                let count = libc::read(from, chunk.as_mut_ptr().cast(), chunk.len());
-                let Ok(length @ 1..) = usize::try_from(count) else {
-                    break;
-                };
-                libc::write(to, chunk.as_ptr().cast(), length);
-            }
-        }
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
-}
-
 /// An anonymous file in memory. Child processes inherit it only where it is passed to them.
 ///
 /// # Errors
@@ -398,7 +267,7 @@ pub fn drop_packets_below(socket: &impl AsRawFd, least: u8) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
@@ -423,14 +292,5 @@ mod tests {
             drop_packets_below(&listener, 0).expect("no privilege is necessary");
             TcpStream::connect_timeout(&address, Duration::from_secs(10)).expect("connected");
         }
-    }
-
-    /// The thread that runs this test is not the only one of the process.
-    #[test]
-    fn stderr_is_not_redirected_while_other_threads_may_write_to_it() {
-        let target = || std::fs::read_link("/proc/self/fd/2").expect("a link");
-        let before = target();
-        let (during, written) = capture_stderr(target);
-        assert_eq!((during, written), (before, String::new()));
     }
 }

@@ -1,6 +1,6 @@
 //! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
 //! run in between (`reads`), files that others provide ([`files`]), forked processes ([`fork`]), memory
-//! sizes ([`machine`]), and shared memory ([`shared_memory`]).
+//! sizes ([`machine`]), shared memory ([`shared_memory`]), and redirections of stderr (`stderr`).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -15,5 +15,7 @@ pub mod machine;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod reads;
 pub mod shared_memory;
+mod stderr;
 
 pub use self::ffi::*;
+pub use self::stderr::*;
