@@ -15,44 +15,50 @@ pub fn built_in(config: &Config) -> Platforms {
     let mut all = of_models(config);
     // Not among those that users can name: the setting `runner` chooses it.
     #[cfg(feature = "python")]
-    all.push(Arc::new(tensorserve_python::Python::new(tensorserve_workers::Workers::new(
-        config.workers.clone(),
-    ))));
+    {
+        let workers = tensorserve_workers::Workers::new(config.workers.clone());
+        all.push(Arc::new(tensorserve_python::Python::new(workers)).platform());
+    }
     tensorserve_mlflow::platforms(all)
 }
 
 /// The platforms of models, without what may be around them.
-fn of_models(config: &Config) -> Vec<Arc<dyn Platform>> {
-    let mut all: Vec<Arc<dyn Platform>> = Vec::new();
+fn of_models(config: &Config) -> Vec<Platform> {
+    let mut all: Vec<Platform> = Vec::new();
     #[cfg(feature = "tensorflow")]
-    all.push(Arc::new(tensorserve_tensorflow::TensorFlow::new(config.tensorflow.clone())));
+    all.push(
+        Arc::new(tensorserve_tensorflow::TensorFlow::new(config.tensorflow.clone())).platform(),
+    );
     #[cfg(feature = "onnx")]
     let onnx = Arc::new(tensorserve_onnx::Onnx::new(config.onnx.clone()));
     #[cfg(feature = "onnx")]
-    all.push(Arc::clone(&onnx) as Arc<dyn Platform>);
+    all.push(Arc::clone(&onnx).platform());
     #[cfg(feature = "mxnet")]
-    all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)));
+    all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)).platform());
     #[cfg(feature = "tflite")]
-    all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())));
+    all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())).platform());
     #[cfg(feature = "xgboost")]
-    all.push(Arc::new(tensorserve_boosters::xgboost::XGBOOST));
+    all.push(tensorserve_boosters::xgboost::XGBOOST.platform());
     // Before scikit-learn, which takes any pickle.
     #[cfg(feature = "lightgbm")]
-    all.push(Arc::new(tensorserve_boosters::lightgbm::LIGHTGBM));
+    all.push(tensorserve_boosters::lightgbm::LIGHTGBM.platform());
     #[cfg(feature = "catboost")]
-    all.push(Arc::new(tensorserve_boosters::catboost::CATBOOST));
+    all.push(tensorserve_boosters::catboost::CATBOOST.platform());
     #[cfg(feature = "sklearn")]
-    all.push(Arc::new(tensorserve_sklearn::SCIKIT_LEARN));
+    all.push(tensorserve_sklearn::SCIKIT_LEARN.platform());
     #[cfg(feature = "pmml")]
-    all.push(Arc::new(tensorserve_pmml::PMML));
+    all.push(tensorserve_pmml::PMML.platform());
     #[cfg(feature = "spark")]
-    all.push(Arc::new(tensorserve_spark::SPARK));
+    all.push(tensorserve_spark::SPARK.platform());
     #[cfg(feature = "h2o")]
-    all.push(Arc::new(tensorserve_h2o::H2O));
+    all.push(tensorserve_h2o::H2O.platform());
     #[cfg(feature = "pytorch")]
-    all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())));
+    all.push(Arc::new(tensorserve_torch::Torch::new(config.torch.clone())).platform());
     #[cfg(feature = "executorch")]
-    all.push(Arc::new(tensorserve_torch::executorch::ExecuTorch::new(config.executorch.clone())));
+    all.push(
+        Arc::new(tensorserve_torch::executorch::ExecuTorch::new(config.executorch.clone()))
+            .platform(),
+    );
     all
 }
 
@@ -65,7 +71,7 @@ mod tests {
     fn the_platforms_that_users_can_name_are_those_that_are_built_in() {
         let config = Config::new(Settings::default(), &Environment::default()).expect("valid");
         let platforms = of_models(&config);
-        let names: Vec<&str> = platforms.iter().map(|platform| platform.name()).collect();
+        let names: Vec<&str> = platforms.iter().map(|platform| platform.info.name).collect();
         assert_eq!(names, PLATFORMS);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
-use tensorserve_platform::{Executable, LoadOptions, Platform, RunOptions};
+use tensorserve_platform::{Executable, LoadOptions, ModelLoader, RunOptions};
 use tensorserve_tensorflow::TensorFlow;
 
 use crate::process;

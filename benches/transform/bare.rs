@@ -12,7 +12,7 @@ use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings};
 use tensorserve_boosters::xgboost::XGBOOST;
 use tensorserve_codec::csv;
-use tensorserve_platform::{Executable, LoadOptions, Platform, RunOptions};
+use tensorserve_platform::{Executable, LoadOptions, ModelLoader, RunOptions};
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor};
 use tensorserve_tensorflow::TensorFlow;
 

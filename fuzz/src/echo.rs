@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, Packaging, Place,
-    Platform, RunOptions,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Packaging,
+    PartOfProgram, Place, Platform, PlatformInfo, RunOptions,
 };
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
@@ -106,29 +106,28 @@ fn model_of(path: &Path) -> &str {
     model.and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-impl Platform for Echo {
-    fn name(&self) -> &'static str {
-        match self.0 {
+impl Echo {
+    /// A platform whose inputs have this style.
+    pub fn platform(self) -> Platform {
+        let name = match self.0 {
             InputStyle::Tensors => "tensorflow",
             InputStyle::Rows => "xgboost",
             InputStyle::Records => "pmml",
-        }
+        };
+        let info = PlatformInfo {
+            name,
+            title: name,
+            input_style: self.0,
+            takes_threads: false,
+            must_be_named: false,
+        };
+        Platform { info, loader: Arc::new(self), runtime: Arc::new(PartOfProgram("echo")) }
     }
+}
 
-    fn input_style(&self) -> InputStyle {
-        self.0
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("echo".to_owned())
-    }
-
+impl ModelLoader for Echo {
     fn recognises(&self, place: &Place<'_>) -> bool {
         place.has_file(&["echo"]) && self.takes(model_of(place.path()))
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
     }
 
     fn check(&self, _: &Path) -> Completeness {

@@ -12,7 +12,7 @@ use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_pickle::{self as pickles, PickleValue};
-use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platform, RunOptions};
+use tensorserve_platform::{ForeignFormats, LoadOptions, ModelLoader, Place, RunOptions};
 use tensorserve_pmml::PMML;
 use tensorserve_sklearn::SCIKIT_LEARN;
 use tensorserve_spark::SPARK;
@@ -38,7 +38,7 @@ const MAX_FILES: usize = 64;
 const SEPARATOR: &[u8] = b"\n----\n";
 
 /// Loads the model at `path`, and runs each of its signatures on zeros.
-fn load(platform: &dyn Platform, path: &Path) {
+fn load(platform: &dyn ModelLoader, path: &Path) {
     let options = LoadOptions::default();
     let Ok(loaded) = platform.load(path, &options) else { return };
     for (index, signature) in loaded.signatures.iter().enumerate() {

@@ -12,7 +12,7 @@ use tensorserve::config::{BatchMode, Config, SagemakerCompatibility, Settings};
 use tensorserve::protocols;
 use tensorserve_auth::Identity;
 use tensorserve_core::engine::Engine;
-use tensorserve_platform::{InputStyle, Platform, Platforms};
+use tensorserve_platform::{InputStyle, Platforms};
 use tensorserve_protocol::{
     Body, Headers, Host, Listeners, Protocol, Reply, RequestHead, RouteMatch, RouteTable,
     RoutedRequest, Routes,
@@ -66,7 +66,7 @@ impl FuzzServer {
         let config = config(mode);
         let protocols = protocols::built_in(&config);
         let styles = [InputStyle::Tensors, InputStyle::Rows, InputStyle::Records];
-        let platforms = styles.map(|style| Arc::new(Echo(style)) as Arc<dyn Platform>);
+        let platforms = styles.map(|style| Echo(style).platform());
         // The models are read once.
         let folder = TempDir::new().expect("a temporary folder");
         let config = with_models(config, &folder);

@@ -158,22 +158,24 @@ fn inspect_version(
     options: &LoadOptions,
 ) -> Result<()> {
     let Some(platform) = platforms.of_version(folder, named) else {
-        let known = platforms.iter().filter(|platform| !platform.must_be_named());
-        let known: Vec<&str> = known.map(|platform| platform.name()).collect();
+        let known = platforms.iter().filter(|platform| !platform.info.must_be_named);
+        let known: Vec<&str> = known.map(|platform| platform.info.name).collect();
         let message =
             format!("{}: no model of a known platform ({})", folder.display(), known.join(", "));
         return Err(Error::not_found(message));
     };
     let place = folder.display();
-    let inspection = platform.inspect(folder, options).map_err(|e| with_path(e, folder))?;
+    let inspection = platform.loader.inspect(folder, options).map_err(|e| with_path(e, folder))?;
     let kilobytes = inspection.bytes.div_ceil(1000);
     let written_by = match inspection.written_by.as_str() {
         "" => String::new(),
-        version if platform.name() == "tensorflow" => format!(", written by tensorflow {version}"),
+        version if platform.info.name == "tensorflow" => {
+            format!(", written by tensorflow {version}")
+        }
         program => format!(", written by {program}"),
     };
-    print_line(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.name()));
-    if let tensorserve_platform::Completeness::Missing(what) = platform.check(folder) {
+    print_line(&format!("{name}: {place} ({}, {kilobytes} kB{written_by})", platform.info.name));
+    if let tensorserve_platform::Completeness::Missing(what) = platform.loader.check(folder) {
         print_line(&format!("  incomplete: {what} is missing"));
     }
     for external in &inspection.external_ops {

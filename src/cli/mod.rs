@@ -343,14 +343,14 @@ fn version(environment: &Environment) -> Result<ExitCode> {
     set_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
     for platform in platforms::built_in(&config).iter() {
-        match platform.describe() {
-            Ok(description) => match platform.library() {
+        match platform.runtime.describe() {
+            Ok(description) => match platform.runtime.library() {
                 Some(file) => print_line(&format!("{description} ({})", file.display())),
                 None => print_line(&description),
             },
-            Err(error) => print_line(&format!("{}: {error}", platform.name())),
+            Err(error) => print_line(&format!("{}: {error}", platform.info.name)),
         }
-        platform.remarks().iter().for_each(|remark| print_line(&format!("  {remark}")));
+        platform.runtime.remarks().iter().for_each(|remark| print_line(&format!("  {remark}")));
     }
     Ok(ExitCode::SUCCESS)
 }

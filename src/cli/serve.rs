@@ -4,7 +4,6 @@ use std::future;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -160,19 +159,19 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
         }
         let models = models_at(&source.path, platforms, named).unwrap_or_default();
         let found = models.iter().filter_map(|(_, path)| platforms.of_folder(path));
-        names.extend(found.map(|platform| platform.name()));
+        names.extend(found.map(|platform| platform.info.name));
         names.extend(named);
     }
     if names.is_empty() && sources.iter().any(|source| is_store_url(&source.path)) {
         // The platforms of models in stores are known only when these are listed.
         // Their libraries are opened now: the process that load probes are forked from has them.
-        let described = platforms.iter().map(|platform| (platform, platform.describe()));
-        let bound = described.filter(|(platform, _)| platform.library().is_some());
+        let described = platforms.iter().map(|platform| (platform, platform.runtime.describe()));
+        let bound = described.filter(|(platform, _)| platform.runtime.library().is_some());
         return Ok(bound.filter_map(|(_, described)| described.ok()).collect());
     }
     if names.is_empty() {
-        let tensorflow = platforms.iter().find(|platform| platform.name() == "tensorflow");
-        return Ok(match tensorflow.map(|platform| platform.describe()) {
+        let tensorflow = platforms.iter().find(|platform| platform.info.name == "tensorflow");
+        return Ok(match tensorflow.map(|platform| platform.runtime.describe()) {
             Some(Ok(description)) => vec![description],
             Some(Err(error)) if error.code() != Code::Unavailable => return Err(error),
             Some(Err(error)) => {
@@ -182,16 +181,16 @@ fn runtimes(platforms: &Platforms, sources: &[SourceConfig]) -> Result<Vec<Strin
             None => Vec::new(),
         });
     }
-    let needed = platforms.iter().filter(|platform| names.contains(&platform.name()));
+    let needed = platforms.iter().filter(|platform| names.contains(&platform.info.name));
     described(needed)
 }
 
 /// The descriptions of the runtimes of `needed`. One that is not installed is an error only if no other is: the
 /// models of the others are served.
-fn described<'p>(needed: impl Iterator<Item = &'p Arc<dyn Platform>>) -> Result<Vec<String>> {
+fn described<'p>(needed: impl Iterator<Item = &'p Platform>) -> Result<Vec<String>> {
     let (mut descriptions, mut missing) = (Vec::new(), Vec::new());
     for platform in needed {
-        match platform.describe() {
+        match platform.runtime.describe() {
             Ok(description) => descriptions.push(description),
             Err(error) if error.code() == Code::Unavailable => missing.push((platform, error)),
             Err(error) => return Err(error),
@@ -201,7 +200,7 @@ fn described<'p>(needed: impl Iterator<Item = &'p Arc<dyn Platform>>) -> Result<
         return Err(missing.swap_remove(0).1);
     }
     for (platform, error) in missing {
-        log::error!("{} models cannot be loaded: {error}", platform.title());
+        log::error!("{} models cannot be loaded: {error}", platform.info.title);
     }
     Ok(descriptions)
 }
@@ -210,7 +209,7 @@ fn described<'p>(needed: impl Iterator<Item = &'p Arc<dyn Platform>>) -> Result<
 fn check_gpu(platforms: &Platforms) -> Result<()> {
     let mut why = "this build of tensorserve has no platform that uses GPUs".to_owned();
     for platform in platforms.iter() {
-        match platform.find_gpus()? {
+        match platform.runtime.find_gpus()? {
             Some(Gpus::Available(_)) => return Ok(()),
             Some(Gpus::Unavailable(reason)) => why = reason,
             Some(Gpus::NotSupported) => {
@@ -262,7 +261,7 @@ fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
 fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<String> {
     let SourceConfig { path, model, .. } = source;
     let platform = platforms.of_version(path, model.platform);
-    if platform.is_some_and(|platform| platform.name() == FOREIGN) {
+    if platform.is_some_and(|platform| platform.info.name == FOREIGN) {
         return ForeignFormats::explain(path);
     }
     if !path.is_file() || platforms.is_model(path, model.platform) {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
@@ -20,7 +19,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let platforms = vec![Arc::new(CATBOOST) as Arc<_>];
+    let platforms = vec![CATBOOST.platform()];
     let server = TestServer::start_with(&config(settings), platforms);
     server.wait_until_started();
     server

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
@@ -20,7 +19,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    TestServer::start_with(&config(settings), vec![Arc::new(H2O)])
+    TestServer::start_with(&config(settings), vec![H2O.platform()])
 }
 
 /// Expected values: h2o-genmodel 3.46.0.6, as in `gbm_calibrated_PlattScaling.csv.gz`.

@@ -7,7 +7,7 @@ use std::thread;
 use tensorserve::config::{ModelSettings, Settings};
 
 use crate::support::client::Client;
-use crate::support::fake::{Loading, Model};
+use crate::support::fake::{Fake, Loading, Model};
 use crate::support::place::Place;
 
 fn state(state: &str, error: &str) -> Option<(String, String)> {
@@ -225,16 +225,12 @@ fn no_more_loads_at_once_than_load_threads() {
 #[test]
 fn a_small_model_is_loaded_again_only_where_threads_make_a_difference() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let place = Place::empty(|_, _| ());
-    let loads_of = |name: &str| {
-        let folder = format!("models/{name}/1");
-        place.write(&folder, &Model::constant(1.0));
-        place.server.wait_until("the model is ready", |_| place.constant(name) == Some(1.0));
-        place.fake.loads(&place.path(&folder))
-    };
-    assert_eq!(loads_of("a"), cores.min(2));
-    place.fake.ignore_threads();
-    assert_eq!(loads_of("b"), 1);
+    for (fake, loads) in [(Fake::default(), cores.min(2)), (Fake::without_threads(), 1)] {
+        let place = Place::of_fake(fake);
+        place.write("models/m/1", &Model::constant(1.0));
+        place.server.wait_until("the model is ready", |_| place.constant("m") == Some(1.0));
+        assert_eq!(place.fake.loads(&place.path("models/m/1")), loads);
+    }
 }
 
 #[test]

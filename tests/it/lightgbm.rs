@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
@@ -21,7 +20,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let platforms = vec![Arc::new(LIGHTGBM) as Arc<_>, Arc::new(SCIKIT_LEARN) as Arc<_>];
+    let platforms = vec![LIGHTGBM.platform(), SCIKIT_LEARN.platform()];
     let server = TestServer::start_with(&config(settings), platforms);
     server.wait_until_started();
     server

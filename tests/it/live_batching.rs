@@ -1,7 +1,6 @@
 //! Batching parameters change while the model serves, without a load or a failed request.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
@@ -87,7 +86,7 @@ fn a_versions_own_file_of_parameters_is_read_again() {
     let mut config = config(settings);
     config.repository.sources[0].model.batching_file = true;
     let fake = Fake::default();
-    let server = TestServer::start_with(&config, vec![Arc::new(fake.clone())]);
+    let server = TestServer::start_with(&config, vec![fake.platform()]);
     server.wait_until_started();
     let refuses = |rows: usize| {
         let body = format!("{{\"instances\": {:?}}}", vec![[0]; rows]);

@@ -1,7 +1,6 @@
 //! PMML models, served.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
@@ -18,7 +17,7 @@ fn serve(path: &Path) -> TestServer {
         name: Some("iris".to_owned()),
         ..ModelSettings::default()
     });
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(PMML)]);
+    let server = TestServer::start_with(&config(settings), vec![PMML.platform()]);
     server.wait_until_started();
     server
 }

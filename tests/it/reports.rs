@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tensorserve::config::ModelSettings;
 use tensorserve_boosters::lightgbm::LIGHTGBM;
-use tensorserve_platform::{LoadOptions, Platform};
+use tensorserve_platform::{LoadOptions, ModelLoader};
 use tensorserve_sklearn::SCIKIT_LEARN;
 
 use crate::support::server::{TestServer, settings};
@@ -132,7 +132,7 @@ fn models_of_reports_that_are_refused_are_named() {
     let reports = reports("refused.txt");
     assert!(reports.len() >= LEAST_REFUSED, "reports are missing: {}", reports.len());
     for (Report { name, model, .. }, words) in reports {
-        let platform: &dyn Platform = match name.contains("lightgbm") {
+        let platform = match name.contains("lightgbm") {
             true => &LIGHTGBM,
             false => &SCIKIT_LEARN,
         };

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tensorserve_sklearn::SCIKIT_LEARN;
@@ -21,7 +20,7 @@ fn serve(folder: &Path, file: &str) -> TestServer {
     fs::copy(data(file), version.join(name)).expect("copied");
     let mut settings = settings();
     settings.paths.push(folder.to_owned());
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(SCIKIT_LEARN)]);
+    let server = TestServer::start_with(&config(settings), vec![SCIKIT_LEARN.platform()]);
     server.wait_until_started();
     server
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
@@ -22,7 +21,7 @@ fn a_folder_is_served() {
         name: Some("spark".to_owned()),
         ..ModelSettings::default()
     });
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(SPARK)]);
+    let server = TestServer::start_with(&config(settings), vec![SPARK.platform()]);
     server.wait_until_started();
 
     let mut row = vec![0.0; 692];

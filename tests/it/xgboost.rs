@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
@@ -20,7 +19,7 @@ fn serve(models: &[(&str, &Path)]) -> TestServer {
             ..ModelSettings::default()
         });
     }
-    let server = TestServer::start_with(&config(settings), vec![Arc::new(XGBOOST)]);
+    let server = TestServer::start_with(&config(settings), vec![XGBOOST.platform()]);
     server.wait_until_started();
     server
 }

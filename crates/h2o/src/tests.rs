@@ -8,7 +8,7 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 
 use super::*;
-use tensorserve_platform::{Completeness, Executable, LoadOptions, Place, Platform, RunOptions};
+use tensorserve_platform::{Completeness, Executable, LoadOptions, ModelLoader, Place, RunOptions};
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,

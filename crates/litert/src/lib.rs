@@ -4,7 +4,7 @@
 //! * [`rewrite`] changes its outputs so that the library returns all of them, [`outputs`] reads these;
 //! * `ffi` wraps the library's C API in safe types, [`strings`] converts its string tensors;
 //! * [`executable`] runs a model's interpreters;
-//! * this file implements the [`Platform`].
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -20,7 +20,10 @@ use self::ffi::{Interpreter, LiteRtApi, LiteRtModel};
 use self::model::{TfliteFile, TfliteModel};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::pool::Pool;
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_platform::{
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    PlatformInfo, RuntimeLibrary, files,
+};
 use tensorserve_tensor::error::Result;
 
 pub use self::config::LiteRtConfig;
@@ -86,15 +89,22 @@ impl LiteRt {
     }
 }
 
-impl Platform for LiteRt {
-    fn name(&self) -> &'static str {
-        "tflite"
+impl LiteRt {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "tflite",
+            title: "TensorFlow Lite",
+            input_style: InputStyle::Rows,
+            takes_threads: self.config.intra_op_threads == 0,
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "TensorFlow Lite"
-    }
-
+impl RuntimeLibrary for LiteRt {
     fn describe(&self) -> Result<String> {
         self.runtime()?;
         let version = self.library().and_then(|file| LIBRARY.version_of(&file));
@@ -105,13 +115,11 @@ impl Platform for LiteRt {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map(|library| library.file.clone())
     }
+}
 
+impl ModelLoader for LiteRt {
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&model::EXTENSIONS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.config.intra_op_threads == 0
     }
 
     fn check(&self, path: &Path) -> Completeness {

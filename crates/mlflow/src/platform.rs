@@ -2,29 +2,30 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::model_file::{self, MlflowModel};
 use tensorserve_platform::{
-    Completeness, CustomOps, Gpus, InputStyle, Inspection, LoadOptions, Loaded, Packaging, Place,
-    Platform, Platforms,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Packaging,
+    PartOfProgram, Place, Platform, PlatformInfo, Platforms,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The platforms `inner`, which also load model folders of MLflow whose flavor they run. One more platform reports why
 /// other model folders cannot be served.
 #[must_use]
-pub fn platforms(inner: Vec<Arc<dyn Platform>>) -> Platforms {
-    let wrapped =
-        |inner: Arc<dyn Platform>| Arc::new(FlavorPlatform { inner }) as Arc<dyn Platform>;
+pub fn platforms(inner: Vec<Platform>) -> Platforms {
+    let wrapped = |inner: Platform| {
+        inner.with_loader(FlavorLoader { info: inner.info, inner: Arc::clone(&inner.loader) })
+    };
     let mut all: Vec<_> = inner.into_iter().map(wrapped).collect();
-    all.push(Arc::new(NoFlavor));
+    all.push(NoFlavor::platform());
     Platforms::new(all)
 }
 
-/// A platform that also loads model folders of its flavor.
-struct FlavorPlatform {
-    inner: Arc<dyn Platform>,
+/// The loader of a platform, which also loads model folders of its flavor.
+struct FlavorLoader {
+    info: PlatformInfo,
+    inner: Arc<dyn ModelLoader>,
 }
 
 /// The data of the model at `path`: in a model folder of MLflow, what `MLmodel` names; elsewhere `path`
@@ -36,69 +37,21 @@ fn data_of(path: &Path) -> Result<PathBuf> {
     MlflowModel::read(path)?.data_in(path)
 }
 
-impl Platform for FlavorPlatform {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn title(&self) -> &'static str {
-        self.inner.title()
-    }
-
-    fn input_style(&self) -> InputStyle {
-        self.inner.input_style()
-    }
-
-    fn describe(&self) -> Result<String> {
-        self.inner.describe()
-    }
-
-    fn library(&self) -> Option<PathBuf> {
-        self.inner.library()
-    }
-
-    fn remarks(&self) -> Vec<String> {
-        self.inner.remarks()
-    }
-
-    fn gpus(&self) -> Option<Gpus> {
-        self.inner.gpus()
-    }
-
-    fn find_gpus(&self) -> Result<Option<Gpus>> {
-        self.inner.find_gpus()
-    }
-
-    fn custom_ops(&self) -> Vec<CustomOps> {
-        self.inner.custom_ops()
-    }
-
+impl ModelLoader for FlavorLoader {
     fn recognises(&self, place: &Place) -> bool {
         if !model_file::is_model_folder(place) {
             return self.inner.recognises(place);
         }
         MlflowModel::read(place.path()).is_ok_and(|model| {
-            let is_chosen = self.inner.must_be_named();
+            let is_chosen = self.info.must_be_named;
             let data = || model.data_in(place.path());
-            model.flavor.platform() == self.inner.name()
+            model.flavor.platform() == self.info.name
                 || (is_chosen && data().is_ok_and(|data| self.inner.recognises(&Place::new(&data))))
         })
     }
 
-    fn must_be_named(&self) -> bool {
-        self.inner.must_be_named()
-    }
-
-    fn stop(&self, timeout: Duration) {
-        self.inner.stop(timeout);
-    }
-
     fn has_folders(&self, place: &Place) -> bool {
         model_file::is_model_folder(place) || self.inner.has_folders(place)
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.inner.takes_threads()
     }
 
     fn check(&self, path: &Path) -> Completeness {
@@ -132,6 +85,18 @@ impl Platform for FlavorPlatform {
 struct NoFlavor;
 
 impl NoFlavor {
+    fn platform() -> Platform {
+        let info = PlatformInfo {
+            name: "mlflow",
+            title: "MLflow",
+            input_style: InputStyle::Rows,
+            takes_threads: false,
+            must_be_named: false,
+        };
+        let runtime = Arc::new(PartOfProgram("MLflow's model folders"));
+        Platform { info, loader: Arc::new(NoFlavor), runtime }
+    }
+
     fn error(path: &Path) -> Error {
         match MlflowModel::read(path) {
             Err(error) => error,
@@ -147,29 +112,13 @@ impl NoFlavor {
     }
 }
 
-impl Platform for NoFlavor {
-    fn name(&self) -> &'static str {
-        "mlflow"
-    }
-
-    fn title(&self) -> &'static str {
-        "MLflow"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("MLflow's model folders".to_owned())
-    }
-
+impl ModelLoader for NoFlavor {
     fn recognises(&self, place: &Place) -> bool {
         model_file::is_model_folder(place)
     }
 
     fn has_folders(&self, _place: &Place) -> bool {
         true
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
     }
 
     fn check(&self, path: &Path) -> Completeness {

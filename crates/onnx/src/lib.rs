@@ -6,7 +6,7 @@
 //!   no protocol supports, of which [`zipmap`] are the scores of classifiers;
 //! * `rows` finds out whether the rows of a batch depend on each other;
 //! * `mxnet` converts MXNet checkpoints into ONNX models;
-//! * this file implements the [`Platform`].
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -28,7 +28,8 @@ use self::zipmap::ClassNames;
 use crate::proto::{FunctionProto, ModelProto};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions, files,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place,
+    Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
@@ -164,15 +165,27 @@ fn is_bounded_function(function: &Bytes) -> bool {
     decoded.is_ok_and(|function| model::are_bounded(&function.node))
 }
 
-impl Platform for Onnx {
-    fn name(&self) -> &'static str {
-        "onnx"
+impl Onnx {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "onnx",
+            title: "ONNX",
+            input_style: InputStyle::Rows,
+            takes_threads: self.takes_threads(),
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
 
-    fn title(&self) -> &'static str {
-        "ONNX"
+    /// Whether a model's own number of threads has an effect: not with a number for all of them.
+    fn takes_threads(&self) -> bool {
+        self.config.intra_op_threads == 0
     }
+}
 
+impl RuntimeLibrary for Onnx {
     fn describe(&self) -> Result<String> {
         Ok(format!("ONNX Runtime {}", self.runtime()?.version()))
     }
@@ -181,13 +194,11 @@ impl Platform for Onnx {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map(|library| library.file.clone())
     }
+}
 
+impl ModelLoader for Onnx {
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&model::EXTENSIONS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.config.intra_op_threads == 0
     }
 
     fn check(&self, path: &Path) -> Completeness {

@@ -22,7 +22,7 @@ use super::tests::{onnx, path_from_environment};
 use super::types;
 use crate::proto::type_proto::{Sequence, Value};
 use crate::proto::{ModelProto, TensorProto, ValueInfoProto};
-use tensorserve_platform::{LoadOptions, Platform, RunOptions};
+use tensorserve_platform::{LoadOptions, ModelLoader, RunOptions};
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor};
 
 /// `SequenceProto` of `onnx-data.proto`, as far as it is read here.

@@ -1,5 +1,5 @@
-//! The interface of platforms: a [`Platform`] loads a version directory into an [`Executable`].
-//! Where a model is one file, its "directory" may be that file.
+//! The interface of platforms: the [`ModelLoader`] of a [`Platform`] loads a version directory into an
+//! [`Executable`]. Where a model is one file, its "directory" may be that file.
 //!
 //! A platform uses files and its runtime. It does not depend on HTTP, batching, versions or
 //! configuration files; the core uses platforms only through these traits.
@@ -35,21 +35,97 @@ mod synthetic;
 mod trust;
 pub mod unset;
 
-/// A runtime that can serve models of one kind.
-pub trait Platform: Send + Sync {
+/// A runtime that can serve models of one kind: what is known of it, what finds and loads its models, and the
+/// library that runs them. Layers around the loads of models replace the loader only.
+#[derive(Clone)]
+pub struct Platform {
+    /// What is known of it before it does anything.
+    pub info: PlatformInfo,
+    /// Finds and loads its models.
+    pub loader: Arc<dyn ModelLoader>,
+    /// What runs them.
+    pub runtime: Arc<dyn RuntimeLibrary>,
+}
+
+impl Platform {
+    /// A platform whose loader is its runtime, too.
+    #[must_use]
+    pub fn new<T: ModelLoader + RuntimeLibrary + 'static>(
+        info: PlatformInfo,
+        both: Arc<T>,
+    ) -> Self {
+        Platform { info, loader: Arc::clone(&both) as Arc<dyn ModelLoader>, runtime: both }
+    }
+
+    /// This platform with another loader.
+    #[must_use]
+    pub fn with_loader(&self, loader: impl ModelLoader + 'static) -> Self {
+        Platform { loader: Arc::new(loader), ..self.clone() }
+    }
+}
+
+impl fmt::Debug for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+/// What is known of a platform before it does anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlatformInfo {
     /// Its name in the configuration and in messages: `tensorflow`, …
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// Its name as its authors write it: `TensorFlow`, …
-    fn title(&self) -> &'static str {
-        self.name()
-    }
-
+    pub title: &'static str,
     /// The format of its models' inputs in protocols with several formats.
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Rows
+    pub input_style: InputStyle,
+    /// Whether [`LoadOptions::threads`] has an effect on runs. If so, a model may be loaded again
+    /// with another number.
+    pub takes_threads: bool,
+    /// Whether it loads only the models for which the operator has named it, because loading them runs
+    /// code that they contain: no file makes it the platform of a model. Its models are in processes of
+    /// their own, and are neither probed nor isolated.
+    pub must_be_named: bool,
+}
+
+/// Finds and loads the models of a platform.
+pub trait ModelLoader: Send + Sync {
+    /// Whether `place` is or contains a model of this platform (which may be invalid).
+    fn recognises(&self, place: &Place) -> bool;
+
+    /// Whether subdirectories of the model's directory `place` are part of the model: they are not
+    /// searched for models and versions.
+    fn has_folders(&self, _place: &Place) -> bool {
+        false
     }
 
+    /// Whether all files of the model exist, without loading it.
+    fn check(&self, folder: &Path) -> Completeness;
+
+    /// The model's signatures and origin, without loading it.
+    ///
+    /// # Errors
+    /// [`Code::DataLoss`] for files that are not a model of this platform,
+    /// [`Code::NotFound`] for a missing tag.
+    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
+
+    /// Loads the model. Blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// As [`ModelLoader::inspect`], and whatever the runtime reports.
+    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
+
+    /// What the files around the model declare, for the protocol that knows their format.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn packaging(&self, _folder: &Path) -> Result<Option<Packaging>> {
+        Ok(None)
+    }
+}
+
+/// What runs the models of a platform: a library that is opened when it is first needed, or a part of this program.
+pub trait RuntimeLibrary: Send + Sync {
     /// The runtime's own version and kind for `--version` and the start-up lines. Starts no thread:
     /// the process that load probes are forked from is started afterwards.
     ///
@@ -78,7 +154,7 @@ pub trait Platform: Send + Sync {
     /// forked from is started.
     ///
     /// # Errors
-    /// As [`Platform::describe`].
+    /// As [`RuntimeLibrary::describe`].
     fn find_gpus(&self) -> Result<Option<Gpus>> {
         Ok(None)
     }
@@ -88,52 +164,18 @@ pub trait Platform: Send + Sync {
         Vec::new()
     }
 
-    /// Whether it loads only the models for which the operator has named it, because loading them runs
-    /// code that they contain: no file makes it the platform of a model. Its models are in processes of
-    /// their own, and are neither probed nor isolated.
-    fn must_be_named(&self) -> bool {
-        false
-    }
-
-    /// Whether `place` is or contains a model of this platform (which may be invalid).
-    fn recognises(&self, place: &Place) -> bool;
-
-    /// Whether subdirectories of the model's directory `place` are part of the model: they are not
-    /// searched for models and versions.
-    fn has_folders(&self, _place: &Place) -> bool {
-        false
-    }
-
-    /// Whether [`LoadOptions::threads`] has an effect on runs. If so, a model may be loaded again
-    /// with another number.
-    fn takes_threads(&self) -> bool;
-
-    /// Whether all files of the model exist, without loading it.
-    fn check(&self, folder: &Path) -> Completeness;
-
-    /// The model's signatures and origin, without loading it.
-    ///
-    /// # Errors
-    /// [`Code::DataLoss`] for files that are not a model of this platform,
-    /// [`Code::NotFound`] for a missing tag.
-    fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection>;
-
-    /// Loads the model. Blocks for as long as that takes.
-    ///
-    /// # Errors
-    /// As [`Platform::inspect`], and whatever the runtime reports.
-    fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
-
     /// Ends the processes of its models, those that are idle at once and the others within `timeout`. Called
     /// when the server stops. Blocks.
     fn stop(&self, _timeout: Duration) {}
+}
 
-    /// What the files around the model declare, for the protocol that knows their format.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    fn packaging(&self, _folder: &Path) -> Result<Option<Packaging>> {
-        Ok(None)
+/// A runtime that is a part of this program, with its description.
+#[derive(Clone, Copy, Debug)]
+pub struct PartOfProgram(pub &'static str);
+
+impl RuntimeLibrary for PartOfProgram {
+    fn describe(&self) -> Result<String> {
+        Ok(self.0.to_owned())
     }
 }
 
@@ -150,26 +192,6 @@ pub enum InputStyle {
     Rows,
     /// As records: rows whose columns have names. Results are objects of their own.
     Records,
-}
-
-/// The names and the input format of a platform.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlatformInfo {
-    /// [`Platform::name`].
-    pub name: &'static str,
-    /// [`Platform::title`].
-    pub title: &'static str,
-    /// [`Platform::input_style`].
-    pub input_style: InputStyle,
-}
-
-impl PlatformInfo {
-    /// The names and the input format of `platform`.
-    #[must_use]
-    pub fn of(platform: &dyn Platform) -> Self {
-        let (name, title) = (platform.name(), platform.title());
-        PlatformInfo { name, title, input_style: platform.input_style() }
-    }
 }
 
 /// The GPUs of a runtime.
@@ -202,7 +224,7 @@ pub fn has_marshalled_hooks(path: &Path) -> bool {
     folder.is_some_and(|folder| MARSHALLED_HOOKS.iter().any(|name| folder.join(name).is_file()))
 }
 
-/// The result of [`Platform::check`].
+/// The result of [`ModelLoader::check`].
 #[derive(Debug)]
 pub enum Completeness {
     /// All files of the model exist.
@@ -382,29 +404,29 @@ pub struct OpRun {
 /// is [`ForeignFormats`], which explains what it does not load.
 #[derive(Clone)]
 pub struct Platforms {
-    all: Vec<Arc<dyn Platform>>,
-    foreign: Arc<dyn Platform>,
+    all: Vec<Platform>,
+    foreign: Platform,
 }
 
 impl Platforms {
     /// A table of these platforms.
     #[must_use]
-    pub fn new(platforms: Vec<Arc<dyn Platform>>) -> Self {
-        Platforms { all: platforms, foreign: Arc::new(ForeignFormats) }
+    pub fn new(platforms: Vec<Platform>) -> Self {
+        Platforms { all: platforms, foreign: ForeignFormats::platform() }
     }
 
     /// The platform of the model that `path` is or contains.
     #[must_use]
-    pub fn of_folder(&self, path: &Path) -> Option<&Arc<dyn Platform>> {
+    pub fn of_folder(&self, path: &Path) -> Option<&Platform> {
         self.recognising(&Place::new(path))
     }
 
     /// The platform to load the version at `path` with: the one that is `named`, or else the one
     /// that recognises it.
     #[must_use]
-    pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Arc<dyn Platform>> {
+    pub fn of_version(&self, path: &Path, named: Option<&str>) -> Option<&Platform> {
         match named {
-            Some(name) => self.all.iter().find(|p| p.name() == name),
+            Some(name) => self.all.iter().find(|p| p.info.name == name),
             None => self.of_folder(path),
         }
     }
@@ -422,12 +444,12 @@ impl Platforms {
         let platform = match named {
             Some(_) => {
                 let platform = self.of_version(place.path(), named);
-                platform.filter(|platform| place.is_file() || platform.recognises(place))
+                platform.filter(|platform| place.is_file() || platform.loader.recognises(place))
             }
             None => self.recognising(place),
         };
         platform.is_some_and(|platform| {
-            place.is_file() || platform.has_folders(place) || !self.holds_models(place)
+            place.is_file() || platform.loader.has_folders(place) || !self.holds_models(place)
         })
     }
 
@@ -443,15 +465,15 @@ impl Platforms {
     pub fn model_files_at(&self, place: &Place<'_>, named: Option<&str>) -> Vec<PathBuf> {
         let is_model = |file: &&PathBuf| {
             let (is_hidden, file) = (is_hidden(file), Place::new(file));
-            let is_known = |p: &&Arc<dyn Platform>| named.is_none_or(|name| p.name() == name);
+            let is_known = |p: &&Platform| named.is_none_or(|name| p.info.name == name);
             !is_hidden && self.recognising(&file).filter(is_known).is_some()
         };
         place.files(&[""]).filter(is_model).cloned().collect()
     }
 
-    fn recognising(&self, place: &Place) -> Option<&Arc<dyn Platform>> {
+    fn recognising(&self, place: &Place) -> Option<&Platform> {
         let mut all = self.all.iter().chain([&self.foreign]);
-        all.find(|platform| !platform.must_be_named() && platform.recognises(place))
+        all.find(|platform| !platform.info.must_be_named && platform.loader.recognises(place))
     }
 
     /// Whether the directory `place` contains models or versions: then a file next to them is not a
@@ -469,13 +491,13 @@ impl Platforms {
         })
     }
 
-    /// Ends the processes of all models ([`Platform::stop`]).
+    /// Ends the processes of all models ([`RuntimeLibrary::stop`]).
     pub fn stop(&self, timeout: Duration) {
-        self.all.iter().for_each(|platform| platform.stop(timeout));
+        self.all.iter().for_each(|platform| platform.runtime.stop(timeout));
     }
 
     /// All that load models.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Platform>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Platform> {
         self.all.iter()
     }
 }

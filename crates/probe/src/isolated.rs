@@ -39,18 +39,18 @@ const GRACE: Duration = Duration::from_secs(1);
 /// What the load reports; [`Code::FailedPrecondition`] if the process ends or takes too long.
 pub(crate) fn load(
     link: &Arc<HostLink>,
-    platform: &dyn Platform,
+    platform: &Platform,
     folder: &Path,
     options: &LoadOptions,
     model: &str,
 ) -> Result<Loaded> {
-    let request = link.request(platform.name(), folder, options).map_err(cannot_start)?;
+    let request = link.request(platform.info.name, folder, options).map_err(cannot_start)?;
     let files = FileStates::of(&request.folder);
     let (process, description, defaults) = ModelProcess::start(link, &request)?;
     let signatures = description.signatures(&defaults).map_err(cannot_start)?;
     let (bytes, marshalled_hooks) = (description.bytes, description.marshalled_hooks);
     let external_ops = match description.is_external {
-        true => platform.inspect(folder, options)?.external_ops,
+        true => platform.loader.inspect(folder, options)?.external_ops,
         false => Vec::new(),
     };
     let isolated = Arc::new(Isolated {

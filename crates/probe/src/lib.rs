@@ -26,7 +26,7 @@ use tensorserve_platform::{Platform, Platforms};
 use tensorserve_tensor::error::Result;
 
 use self::link::HostLink;
-use self::platform::ProbedPlatform;
+use self::platform::ProbedLoader;
 use self::verdicts::Verdicts;
 
 mod descriptors;
@@ -89,12 +89,11 @@ pub fn probed(platforms: Platforms, config: &ProbeConfig, settings: String) -> P
         started.inspect_err(report).ok().map(Arc::new)
     });
     let verdicts = config.probes.then(|| Arc::new(Verdicts::new(config)));
-    let probed = |platform: &Arc<dyn Platform>| {
-        if platform.must_be_named() {
-            return Arc::clone(platform);
+    let probed = |platform: &Platform| {
+        if platform.info.must_be_named {
+            return platform.clone();
         }
-        let inner = Arc::clone(platform);
-        Arc::new(ProbedPlatform::new(inner, link.clone(), verdicts.clone())) as Arc<dyn Platform>
+        platform.with_loader(ProbedLoader::new(platform.clone(), link.clone(), verdicts.clone()))
     };
     Platforms::new(platforms.iter().map(probed).collect())
 }

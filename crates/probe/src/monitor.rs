@@ -75,11 +75,11 @@ fn run_child(
     if !gpu {
         set_environment_variable("CUDA_VISIBLE_DEVICES", "");
     }
-    let platform = platforms.iter().find(|platform| platform.name() == request.platform);
+    let platform = platforms.iter().find(|platform| platform.info.name == request.platform);
     let Some(platform) = platform else {
         return 1;
     };
-    trial::load_and_run(&**platform, request, progress);
+    trial::load_and_run(platform, request, progress);
     0
 }
 

@@ -1,13 +1,13 @@
-//! A platform that probes each version before it loads it.
+//! A loader that probes each version before it loads it.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tensorserve_platform::{
-    Completeness, CustomOps, EndedProcess, Gpus, InputStyle, Inspection, LoadOptions, Loaded,
-    Packaging, Place, Platform,
+    Completeness, EndedProcess, Inspection, LoadOptions, Loaded, ModelLoader, Packaging, Place,
+    Platform,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -16,21 +16,21 @@ use crate::link::HostLink;
 use crate::messages::ProbeOutcome;
 use crate::verdicts::{Verdict, Verdicts};
 
-pub(crate) struct ProbedPlatform {
-    inner: Arc<dyn Platform>,
+pub(crate) struct ProbedLoader {
+    inner: Platform,
     /// `None` if there is no probe host.
     link: Option<Arc<HostLink>>,
     /// `None` if versions are loaded without a probe.
     verdicts: Option<Arc<Verdicts>>,
 }
 
-impl ProbedPlatform {
+impl ProbedLoader {
     pub(crate) fn new(
-        inner: Arc<dyn Platform>,
+        inner: Platform,
         link: Option<Arc<HostLink>>,
         verdicts: Option<Arc<Verdicts>>,
     ) -> Self {
-        ProbedPlatform { inner, link, verdicts }
+        ProbedLoader { inner, link, verdicts }
     }
 
     /// The remembered verdict on a version, or that of a probe.
@@ -39,19 +39,19 @@ impl ProbedPlatform {
             return Ok(Verdict::default());
         };
         // Without a runtime or with unreadable files there is nothing to probe: the load reports it.
-        let Ok(runtime) = self.inner.describe() else {
+        let Ok(runtime) = self.inner.runtime.describe() else {
             return Ok(Verdict::default());
         };
-        let Ok(files) = verdicts.fingerprint(&*self.inner, &runtime, folder, options) else {
+        let Ok(files) = verdicts.fingerprint(&self.inner, &runtime, folder, options) else {
             return Ok(Verdict::default());
         };
         if let Some(known) = verdicts.known(&files) {
             return Ok(known);
         }
         let started = Instant::now();
-        let outcome = link.probe(self.inner.name(), folder, options);
+        let outcome = link.probe(self.inner.info.name, folder, options);
         let verdict = judged(outcome, folder, started)?;
-        let after = verdicts.fingerprint(&*self.inner, &runtime, folder, options);
+        let after = verdicts.fingerprint(&self.inner, &runtime, folder, options);
         // Others than those that were read before may have been probed.
         if let Some(verdict) = verdict.filter(|_| after.is_ok_and(|after| after == files)) {
             verdicts.remember(&files, verdict);
@@ -90,61 +90,21 @@ fn judged(
     }
 }
 
-impl Platform for ProbedPlatform {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn title(&self) -> &'static str {
-        self.inner.title()
-    }
-
-    fn input_style(&self) -> InputStyle {
-        self.inner.input_style()
-    }
-
-    fn describe(&self) -> Result<String> {
-        self.inner.describe()
-    }
-
-    fn library(&self) -> Option<PathBuf> {
-        self.inner.library()
-    }
-
-    fn remarks(&self) -> Vec<String> {
-        self.inner.remarks()
-    }
-
-    fn gpus(&self) -> Option<Gpus> {
-        self.inner.gpus()
-    }
-
-    fn find_gpus(&self) -> Result<Option<Gpus>> {
-        self.inner.find_gpus()
-    }
-
-    fn custom_ops(&self) -> Vec<CustomOps> {
-        self.inner.custom_ops()
-    }
-
+impl ModelLoader for ProbedLoader {
     fn recognises(&self, place: &Place) -> bool {
-        self.inner.recognises(place)
+        self.inner.loader.recognises(place)
     }
 
     fn has_folders(&self, place: &Place) -> bool {
-        self.inner.has_folders(place)
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.inner.takes_threads()
+        self.inner.loader.has_folders(place)
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        self.inner.check(folder)
+        self.inner.loader.check(folder)
     }
 
     fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection> {
-        self.inner.inspect(folder, options)
+        self.inner.loader.inspect(folder, options)
     }
 
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
@@ -154,10 +114,10 @@ impl Platform for ProbedPlatform {
                            with the server if load_probe is true or a model is isolated; restart it";
                 return Err(Error::precondition(why));
             };
-            return isolated::load(link, &*self.inner, folder, options, model);
+            return isolated::load(link, &self.inner, folder, options, model);
         }
         let verdict = self.verdict(folder, options)?;
-        let mut loaded = self.inner.load(folder, options)?;
+        let mut loaded = self.inner.loader.load(folder, options)?;
         if verdict.exact_shapes {
             for signature in &mut loaded.signatures {
                 signature.exact_shapes = true;
@@ -167,6 +127,6 @@ impl Platform for ProbedPlatform {
     }
 
     fn packaging(&self, folder: &Path) -> Result<Option<Packaging>> {
-        self.inner.packaging(folder)
+        self.inner.loader.packaging(folder)
     }
 }

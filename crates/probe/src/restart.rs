@@ -97,12 +97,12 @@ impl HostRestart {
         let process = HostProcess::Started(command.spawn()?);
         // The other end is only in the host from now on.
         drop(command);
-        let open = self.platforms.iter().filter(|platform| platform.library().is_some());
+        let open = self.platforms.iter().filter(|platform| platform.runtime.library().is_some());
         let start = HostStart {
             server: process::id(),
             config: self.config.clone(),
             settings: self.settings.clone(),
-            open: open.map(|platform| platform.name().to_owned()).collect(),
+            open: open.map(|platform| platform.info.name.to_owned()).collect(),
         };
         socket.send(&serde_json::to_vec(&start)?)?;
         socket.set_read_timeout(Some(LONGEST_START))?;
@@ -159,9 +159,10 @@ fn open_libraries(platforms: &Platforms, open: &[String]) -> Result<(), String> 
         let opener = thread::Builder::new().name("libraries".to_owned());
         let opener = opener.spawn_scoped(scope, || {
             lower_priority();
-            for platform in platforms.iter().filter(|it| open.iter().any(|open| open == it.name()))
+            for platform in
+                platforms.iter().filter(|it| open.iter().any(|open| open == it.info.name))
             {
-                platform.describe().map_err(|error| error.to_string())?;
+                platform.runtime.describe().map_err(|error| error.to_string())?;
             }
             Ok(())
         });

@@ -19,14 +19,10 @@ const LONGEST_TRIALS: Duration = Duration::from_secs(5);
 const HIGHEST_RANK: usize = 8;
 
 /// Loads and runs a version, and writes how far it has come to `progress`.
-pub(crate) fn load_and_run(
-    platform: &dyn Platform,
-    request: &ProbeRequest,
-    progress: &mut impl Write,
-) {
+pub(crate) fn load_and_run(platform: &Platform, request: &ProbeRequest, progress: &mut impl Write) {
     let started = Instant::now();
     tell(progress, &Progress::Loading);
-    let loaded = match platform.load(&request.folder, &request.options()) {
+    let loaded = match platform.loader.load(&request.folder, &request.options()) {
         Ok(loaded) => loaded,
         Err(error) => return tell(progress, &stage_of(&error).unwrap_or(Progress::Refused)),
     };

@@ -60,7 +60,7 @@ impl Verdicts {
     /// If a file cannot be read.
     pub(crate) fn fingerprint(
         &self,
-        platform: &dyn Platform,
+        platform: &Platform,
         runtime: &str,
         folder: &Path,
         options: &LoadOptions,
@@ -94,9 +94,10 @@ impl Verdicts {
 
     /// The programs and settings that a load depends on. The number of threads is left out: it changes
     /// between two loads of a version.
-    fn settings(&self, platform: &dyn Platform, runtime: &str, options: &LoadOptions) -> String {
-        let ops: Vec<_> = platform.custom_ops().into_iter().map(|library| library.path).collect();
-        let (program, name, gpu) = (env!("CARGO_PKG_VERSION"), platform.name(), self.gpu);
+    fn settings(&self, platform: &Platform, runtime: &str, options: &LoadOptions) -> String {
+        let ops: Vec<_> =
+            platform.runtime.custom_ops().into_iter().map(|library| library.path).collect();
+        let (program, name, gpu) = (env!("CARGO_PKG_VERSION"), platform.info.name, self.gpu);
         // The load checks the operations itself, and models in Python are not probed.
         let LoadOptions { tags, threads: _, images, ops: _, isolated_as: _, runner: _ } = options;
         format!("{program}\n{name}\n{runtime}\n{ops:?}\n{tags:?}\n{images:?}\n{gpu}\n")
@@ -168,37 +169,15 @@ fn read_into(path: &Path, hash: &mut Context) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
-    use tensorserve_platform::{Completeness, Inspection, Loaded, Place};
-    use tensorserve_tensor::error::{Error, Result};
+    use tensorserve_platform::{ForeignFormats, PartOfProgram};
 
     /// A platform that loads nothing.
-    struct Nothing;
-
-    impl Platform for Nothing {
-        fn name(&self) -> &'static str {
-            "nothing"
-        }
-        fn describe(&self) -> Result<String> {
-            Ok("nothing 1".to_owned())
-        }
-        fn recognises(&self, _: &Place) -> bool {
-            false
-        }
-        fn takes_threads(&self) -> bool {
-            false
-        }
-        fn check(&self, _: &Path) -> Completeness {
-            Completeness::Complete
-        }
-        fn inspect(&self, _: &Path, _: &LoadOptions) -> Result<Inspection> {
-            Err(Error::not_found("nothing"))
-        }
-        fn load(&self, _: &Path, _: &LoadOptions) -> Result<Loaded> {
-            Err(Error::not_found("nothing"))
-        }
+    fn nothing() -> Platform {
+        Platform { runtime: Arc::new(PartOfProgram("nothing 1")), ..ForeignFormats::platform() }
     }
 
     fn verdicts(cache: &Path) -> Verdicts {
@@ -215,7 +194,7 @@ mod tests {
     }
 
     fn fingerprint(verdicts: &Verdicts, folder: &Path, options: &LoadOptions) -> String {
-        verdicts.fingerprint(&Nothing, "nothing 1", folder, options).expect("readable").0
+        verdicts.fingerprint(&nothing(), "nothing 1", folder, options).expect("readable").0
     }
 
     #[test]

@@ -21,7 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::model::PythonModel;
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_platform::{
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    PlatformInfo, RuntimeLibrary, files,
+};
 use tensorserve_preprocessing::declared_signature;
 use tensorserve_tensor::error::Result;
 use tensorserve_workers::Workers;
@@ -75,30 +78,35 @@ fn code_of(path: &Path) -> Vec<PathBuf> {
     around.map(|folder| folder.join(CODE)).filter(|code| code.is_dir()).collect()
 }
 
-impl Platform for Python {
-    fn name(&self) -> &'static str {
-        NAME
+impl Python {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: NAME,
+            title: "Python",
+            input_style: InputStyle::Rows,
+            takes_threads: false,
+            must_be_named: true,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "Python"
-    }
-
+impl RuntimeLibrary for Python {
     fn describe(&self) -> Result<String> {
         let python = self.workers.config().python.display();
         Ok(format!("models in Python ({python}), where runner = \"python\""))
     }
 
-    fn must_be_named(&self) -> bool {
-        true
+    fn stop(&self, timeout: Duration) {
+        self.workers.stop(timeout);
     }
+}
 
+impl ModelLoader for Python {
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&ENDINGS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
     }
 
     fn check(&self, folder: &Path) -> Completeness {
@@ -121,10 +129,6 @@ impl Platform for Python {
             marshalled_hooks: false,
             external_ops: Vec::new(),
         })
-    }
-
-    fn stop(&self, timeout: Duration) {
-        self.workers.stop(timeout);
     }
 }
 

@@ -260,11 +260,11 @@ fn what_cannot_be_loaded_is_explained_by_its_traceback() {
 #[test]
 fn no_file_chooses_the_platform() {
     let place = Place::of("Sums");
-    let python: Arc<dyn Platform> = Arc::new(Python::new(place.workers.clone()));
+    let python = Arc::new(Python::new(place.workers.clone())).platform();
     let platforms = tensorserve_platform::Platforms::new(vec![python]);
     assert!(platforms.of_folder(place.path()).is_none());
     assert!(!platforms.is_model(place.path(), None));
     let named = platforms.of_version(place.path(), Some(NAME)).expect("named");
-    assert_eq!(named.name(), NAME);
+    assert_eq!(named.info.name, NAME);
     assert!(platforms.is_model(place.path(), Some(NAME)));
 }

@@ -11,7 +11,7 @@ use super::executable::{aligned, matrix};
 use super::*;
 use tensorserve_codec::base64;
 use tensorserve_platform::{
-    Completeness, Executable, LoadOptions, Loaded, Platform, Platforms, RunOptions,
+    Completeness, Executable, LoadOptions, Loaded, ModelLoader, Platforms, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, project, test_data};
 use tensorserve_tensor::error::{Code, Error};
@@ -337,7 +337,7 @@ fn a_pipeline_within_itself_is_an_error() {
 
 #[test]
 fn a_model_is_found_by_its_name() {
-    let platforms = Platforms::new(vec![Arc::new(SCIKIT_LEARN)]);
+    let platforms = Platforms::new(vec![SCIKIT_LEARN.platform()]);
     let folder = test_data("platforms/sklearn");
     assert!(platforms.of_folder(&folder.join("iris_logreg_pipeline.pkl")).is_some());
     assert!(matches!(SCIKIT_LEARN.check(&folder), Completeness::Broken(_)));

@@ -13,7 +13,7 @@ use std::io::Read;
 use super::folder::DATA_ENDING;
 use super::parquet::ParquetColumns;
 use super::*;
-use tensorserve_platform::{Platform, RunOptions};
+use tensorserve_platform::{ModelLoader, RunOptions};
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, aligned_vec};
 

@@ -1,9 +1,11 @@
 //! The platform of a library whose models this crate evaluates: what differs between them is data.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, Place, Platform,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, PartOfProgram, Place,
+    Platform, PlatformInfo,
 };
 use tensorserve_tensor::error::Result;
 
@@ -12,53 +14,44 @@ use crate::evaluated::Evaluated;
 
 /// A platform whose models are read from their files and evaluated here, on one thread.
 pub struct FilePlatform {
-    /// What [`Platform::name`] says.
+    /// [`PlatformInfo::name`].
     pub name: &'static str,
-    /// What [`Platform::title`] says.
+    /// [`PlatformInfo::title`].
     pub title: &'static str,
-    /// What [`Platform::describe`] says.
+    /// The description of what evaluates its models, with its version.
     pub description: &'static str,
-    /// What [`Platform::input_style`] says.
+    /// [`PlatformInfo::input_style`].
     pub input_style: InputStyle,
     /// Whether a model is a folder with subfolders.
     pub has_folders: bool,
     /// A model of another version is served, and named in the log; `None` if a file can be of any program.
     pub compared: Option<ComparedVersions>,
-    /// What [`Platform::recognises`] does.
+    /// What [`ModelLoader::recognises`] does.
     pub recognises: fn(&Place) -> bool,
-    /// What [`Platform::check`] does.
+    /// What [`ModelLoader::check`] does.
     pub check: fn(&Path) -> Completeness,
     /// Reads the model at a path.
     pub read: fn(&Path) -> Result<Evaluated>,
 }
 
-impl Platform for FilePlatform {
-    fn name(&self) -> &'static str {
-        self.name
+impl FilePlatform {
+    /// The platform whose models it reads.
+    #[must_use]
+    pub fn platform(self) -> Platform {
+        let FilePlatform { name, title, input_style, description, .. } = self;
+        let info =
+            PlatformInfo { name, title, input_style, takes_threads: false, must_be_named: false };
+        Platform { info, loader: Arc::new(self), runtime: Arc::new(PartOfProgram(description)) }
     }
+}
 
-    fn title(&self) -> &'static str {
-        self.title
-    }
-
-    fn input_style(&self) -> InputStyle {
-        self.input_style
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok(self.description.to_owned())
-    }
-
+impl ModelLoader for FilePlatform {
     fn recognises(&self, place: &Place) -> bool {
         (self.recognises)(place)
     }
 
     fn has_folders(&self, _place: &Place) -> bool {
         self.has_folders
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
     }
 
     fn check(&self, path: &Path) -> Completeness {

@@ -4,7 +4,7 @@
 //! * [`saved_model`], [`frozen`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without
 //!   the library; [`model_files`] finds them;
 //! * [`trace`] reads profiles, [`unset`] errors;
-//! * this file implements the [`Platform`].
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -26,8 +26,8 @@ use self::model_files::{ModelFiles, ModelParts};
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded, Place,
-    Platform, Profiled, RunOptions,
+    Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded,
+    ModelLoader, Place, Platform, PlatformInfo, Profiled, RunOptions, RuntimeLibrary,
 };
 use tensorserve_proto::tensorflow::{
     ConfigProto, GpuOptions, MetaGraphDef, OpList, ThreadPoolOptionProto,
@@ -300,19 +300,22 @@ impl TensorFlow {
     }
 }
 
-impl Platform for TensorFlow {
-    fn name(&self) -> &'static str {
-        "tensorflow"
+impl TensorFlow {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "tensorflow",
+            title: "TensorFlow",
+            input_style: InputStyle::Tensors,
+            takes_threads: self.config.intra_op_threads == 0,
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "TensorFlow"
-    }
-
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Tensors
-    }
-
+impl RuntimeLibrary for TensorFlow {
     fn describe(&self) -> Result<String> {
         let runtime = self.runtime()?;
         let version = runtime.api.version();
@@ -360,17 +363,15 @@ impl Platform for TensorFlow {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
+}
 
+impl ModelLoader for TensorFlow {
     fn has_folders(&self, place: &Place) -> bool {
         saved_model::find(place.path()).is_some()
     }
 
     fn recognises(&self, place: &Place) -> bool {
         saved_model::find(place.path()).is_some() || frozen::exists(place)
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.config.intra_op_threads == 0
     }
 
     fn check(&self, folder: &Path) -> Completeness {

@@ -4,7 +4,7 @@
 //! * [`kind`] tells what a file is, [`archive`] reads its directory, [`ops`] the operations that a module
 //!   names, and [`package`] what a package says about its inputs, all without libtorch;
 //! * [`inputs`] and [`outputs`] make the signature;
-//! * this file implements the [`Platform`].
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
@@ -29,8 +29,8 @@ use self::outputs::OutputPlan;
 use self::package::{InputCheck, Wrapper};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, Executable, ExternalOp, InputStyle, Inspection, LoadOptions, Loaded, OpPolicy,
-    Place, Platform, RunOptions, files,
+    Completeness, Executable, ExternalOp, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
+    OpPolicy, Place, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature};
 use tensorserve_tensor::error::{Error, Result};
@@ -288,19 +288,22 @@ impl OpenModel {
     }
 }
 
-impl Platform for Torch {
-    fn name(&self) -> &'static str {
-        "pytorch"
+impl Torch {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "pytorch",
+            title: "PyTorch",
+            input_style: InputStyle::Tensors,
+            takes_threads: true,
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "PyTorch"
-    }
-
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Tensors
-    }
-
+impl RuntimeLibrary for Torch {
     fn describe(&self) -> Result<String> {
         Ok(format!("libtorch {}", self.runtime()?.api.version()))
     }
@@ -309,13 +312,11 @@ impl Platform for Torch {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map(|library| library.file.clone())
     }
+}
 
+impl ModelLoader for Torch {
     fn recognises(&self, place: &Place) -> bool {
         kind::recognises(place)
-    }
-
-    fn takes_threads(&self) -> bool {
-        true
     }
 
     fn check(&self, path: &Path) -> Completeness {

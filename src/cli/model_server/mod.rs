@@ -172,7 +172,7 @@ fn library_version(settings: Settings, environment: &Environment) -> String {
     };
     let platforms = platforms::built_in(&config);
     let tensorflow = platforms.of_version(Path::new(""), Some("tensorflow"));
-    match tensorflow.map(|platform| platform.describe()) {
+    match tensorflow.map(|platform| platform.runtime.describe()) {
         Some(Ok(description)) => description.trim_start_matches("libtensorflow ").to_owned(),
         Some(Err(error)) => error.to_string(),
         None => "none".to_owned(),

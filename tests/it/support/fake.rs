@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{
-    Completeness, Executable, Inspection, LoadOptions, Loaded, Place, Platform, RunOptions,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
+    PartOfProgram, Place, Platform, PlatformInfo, RunOptions,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
@@ -214,7 +215,7 @@ impl Gate {
     }
 }
 
-/// The platform. Clones share one record.
+/// The loader of the platform. Clones share one record.
 #[derive(Clone, Default)]
 pub struct Fake(Arc<Record>);
 
@@ -223,7 +224,7 @@ struct Record {
     runs: Mutex<Vec<Run>>,
     loads: Mutex<BTreeMap<PathBuf, usize>>,
     looks: Mutex<BTreeMap<PathBuf, usize>>,
-    ignores_threads: AtomicBool,
+    ignores_threads: bool,
     alive: AtomicUsize,
     runs_gate: Gate,
     loads_gate: Gate,
@@ -263,9 +264,21 @@ impl Fake {
         lock(&self.0.runs).clear();
     }
 
-    /// From now on the platform reports that the thread count does not affect a load.
-    pub fn ignore_threads(&self) {
-        self.0.ignores_threads.store(true, SeqCst);
+    /// A platform whose models do not depend on the number of threads.
+    pub fn without_threads() -> Self {
+        Fake(Arc::new(Record { ignores_threads: true, ..Record::default() }))
+    }
+
+    pub fn platform(&self) -> Platform {
+        let info = PlatformInfo {
+            name: "fake",
+            title: "fake",
+            input_style: InputStyle::Rows,
+            takes_threads: !self.0.ignores_threads,
+            must_be_named: false,
+        };
+        let runtime = Arc::new(PartOfProgram("fake"));
+        Platform { info, loader: Arc::new(self.clone()), runtime }
     }
 
     /// The number of loads of the model in `folder`.
@@ -352,15 +365,7 @@ fn signatures(model: &Model) -> Vec<Signature> {
     all
 }
 
-impl Platform for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn describe(&self) -> Result<String> {
-        Ok("fake".to_owned())
-    }
-
+impl ModelLoader for Fake {
     fn recognises(&self, place: &Place<'_>) -> bool {
         let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
@@ -368,10 +373,6 @@ impl Platform for Fake {
             self.0.looks_gate.pass();
         }
         folder.join(MARKER).is_file()
-    }
-
-    fn takes_threads(&self) -> bool {
-        !self.0.ignores_threads.load(SeqCst)
     }
 
     fn check(&self, folder: &Path) -> Completeness {

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -41,6 +40,12 @@ impl Place {
         Place::in_folder(root, configure)
     }
 
+    /// Like [`Place::empty`], with the loader `fake`.
+    pub fn of_fake(fake: Fake) -> Self {
+        let root = tempfile::tempdir().expect("temporary directory");
+        Place::adjusted(root, fake, |_, _| (), |_| ())
+    }
+
     /// Like [`Place::empty`], with a model at each of these paths below the root.
     pub fn with(models: &[(&str, Model)], configure: impl FnOnce(&mut Settings, &Path)) -> Self {
         Place::in_folder(folder_of(models), configure)
@@ -72,15 +77,16 @@ impl Place {
         configure: impl FnOnce(&mut Settings, &Path),
         adjust: impl FnOnce(&mut Config),
     ) -> Self {
-        Place::adjusted(folder_of(models), configure, adjust)
+        Place::adjusted(folder_of(models), Fake::default(), configure, adjust)
     }
 
     fn in_folder(root: TempDir, configure: impl FnOnce(&mut Settings, &Path)) -> Self {
-        Place::adjusted(root, configure, |_| ())
+        Place::adjusted(root, Fake::default(), configure, |_| ())
     }
 
     fn adjusted(
         root: TempDir,
+        fake: Fake,
         configure: impl FnOnce(&mut Settings, &Path),
         adjust: impl FnOnce(&mut Config),
     ) -> Self {
@@ -94,8 +100,7 @@ impl Place {
         }
         let mut config = config(settings);
         adjust(&mut config);
-        let fake = Fake::default();
-        let server = TestServer::start_with(&config, vec![Arc::new(fake.clone())]);
+        let server = TestServer::start_with(&config, vec![fake.platform()]);
         Place { server, fake, root }
     }
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorserve::Server;
@@ -82,7 +81,7 @@ impl TestServer {
         server
     }
 
-    pub fn start_with(config: &Config, platforms: Vec<Arc<dyn Platform>>) -> Self {
+    pub fn start_with(config: &Config, platforms: Vec<Platform>) -> Self {
         TestServer::start_on(config, Platforms::new(platforms))
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use super::format::read_file;
 use super::*;
 use tensorserve_platform::{
-    Completeness, Executable, LoadOptions, Loaded, Place, Platform, RunOptions,
+    Completeness, Executable, LoadOptions, Loaded, ModelLoader, Place, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;

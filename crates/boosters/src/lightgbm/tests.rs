@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::sync::Arc;
 
 use super::format::read_file;
 use super::*;
 use tensorserve_platform::{
-    Completeness, LoadOptions, Loaded, Place, Platform, Platforms, RunOptions,
+    Completeness, LoadOptions, Loaded, ModelLoader, Place, Platforms, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
@@ -182,7 +181,7 @@ fn models_are_recognised_by_ending_or_by_content() {
     assert!(recognises(folder.path()));
     assert!(matches!(LIGHTGBM.check(folder.path()), Completeness::Complete));
     assert_eq!(load(folder.path()).bytes, fs::metadata(made("4.7_binary.txt")).expect("it").len());
-    let platforms = Platforms::new(vec![Arc::new(LIGHTGBM)]);
+    let platforms = Platforms::new(vec![LIGHTGBM.platform()]);
     assert!(platforms.of_folder(folder.path()).is_some());
     put("other.pkl", "4.7_classifier.pkl");
     assert!(matches!(LIGHTGBM.check(folder.path()), Completeness::Broken(_)), "two models");

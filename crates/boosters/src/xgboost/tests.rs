@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -10,7 +9,7 @@ use super::format::read_file;
 use super::model::dimension;
 use super::*;
 use tensorserve_platform::{
-    Completeness, LoadOptions, Loaded, Place, Platform, Platforms, RunOptions,
+    Completeness, LoadOptions, Loaded, ModelLoader, Place, Platforms, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
@@ -192,7 +191,7 @@ fn models_are_recognised_by_ending_or_by_content() {
     assert_eq!(run(&load(folder.path()), 1, &[1.0, 2.0, 3.0, 4.0]).1, [1.877_554_9]);
     put("other.json", "platforms/xgboost/iris_softprob.json");
     assert!(matches!(XGBOOST.check(folder.path()), Completeness::Broken(_)), "two models");
-    let platforms = Platforms::new(vec![Arc::new(XGBOOST)]);
+    let platforms = Platforms::new(vec![XGBOOST.platform()]);
     assert!(platforms.of_folder(folder.path()).is_some());
 }
 

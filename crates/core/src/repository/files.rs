@@ -53,7 +53,7 @@ pub(super) fn check(
     if let Some(found) = find_endless(files_of(folder), 0) {
         return Some(Completeness::Broken(Error::invalid(found)));
     }
-    Some(platform.check(folder))
+    Some(platform.loader.check(folder))
 }
 
 /// Checks the version in `folder` for a load that follows at once.

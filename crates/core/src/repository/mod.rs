@@ -371,16 +371,16 @@ impl Repository {
         let table = self.0.table.load();
         let ready = || table.models.values().flat_map(|entry| &entry.ready);
         let in_use = self.0.platforms.iter().filter(|platform| {
-            let name = platform.name();
+            let name = platform.info.name;
             ready().any(|servable| servable.platform().name == name)
         });
-        in_use.filter_map(|platform| platform.describe().ok()).collect()
+        in_use.filter_map(|platform| platform.runtime.describe().ok()).collect()
     }
 
     /// The GPUs of the runtime that has a use for them, once it is opened.
     #[must_use]
     pub fn gpus(&self) -> Option<Gpus> {
-        self.0.platforms.iter().find_map(|platform| platform.gpus())
+        self.0.platforms.iter().find_map(|platform| platform.runtime.gpus())
     }
 
     /// The state of the stores that models come from.
@@ -510,7 +510,7 @@ impl Repository {
     /// Libraries of operations that the user has added to the runtimes.
     #[must_use]
     pub fn custom_ops(&self) -> Vec<CustomOps> {
-        self.0.platforms.iter().flat_map(|platform| platform.custom_ops()).collect()
+        self.0.platforms.iter().flat_map(|platform| platform.runtime.custom_ops()).collect()
     }
 
     /// Waits until every model that was found at the start has been loaded or has failed, and

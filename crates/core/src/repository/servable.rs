@@ -95,7 +95,7 @@ pub(super) struct VersionLoad<'a> {
     pub(super) model: &'a Arc<str>,
     pub(super) version: i64,
     pub(super) folder: &'a Path,
-    pub(super) platform: &'a dyn Platform,
+    pub(super) platform: &'a Platform,
     pub(super) config: &'a ModelConfig,
     pub(super) batcher: &'a Batcher,
     pub(super) workers: &'a Workers,
@@ -125,7 +125,7 @@ impl VersionLoad<'_> {
         loaded();
         if self.config.warm_up {
             self.warm(&servable)?;
-            let may_change = self.threads.is_none() && all > 1 && self.platform.takes_threads();
+            let may_change = self.threads.is_none() && all > 1 && self.platform.info.takes_threads;
             if may_change && !servable.is_worth_splitting() {
                 drop(servable);
                 servable = self.load(1)?;
@@ -180,8 +180,8 @@ impl VersionLoad<'_> {
             .config
             .isolated
             .then(|| format!("model {:?} version {}", self.model, self.version));
-        let mut loaded = self.platform.load(self.folder, &options)?;
-        let packaging = self.platform.packaging(self.folder)?;
+        let mut loaded = self.platform.loader.load(self.folder, &options)?;
+        let packaging = self.platform.loader.packaging(self.folder)?;
         let chains = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
@@ -209,7 +209,7 @@ impl VersionLoad<'_> {
         let loaded = LoadedVersion {
             model: Arc::clone(self.model),
             version: self.version,
-            platform: PlatformInfo::of(self.platform),
+            platform: self.platform.info,
             signatures: loaded.signatures.into(),
             packaging,
             executable: loaded.executable,

@@ -231,29 +231,16 @@ fn versions_among(
 mod tests {
     use super::*;
     use crate::config::ModelConfig;
-    use std::sync::Arc;
     use tensorserve_platform::{
-        Completeness, Inspection, LoadOptions, Loaded, Place as Path, Platform,
+        Completeness, ForeignFormats, Inspection, LoadOptions, Loaded, ModelLoader, Place as Path,
     };
 
-    /// A platform whose models are the directories with a `saved_model.pb`, and files `*.flat`.
+    /// Loads models that are the directories with a `saved_model.pb`, and files `*.flat`.
     struct ByFile;
 
-    impl Platform for ByFile {
-        fn name(&self) -> &'static str {
-            "by_file"
-        }
-
-        fn describe(&self) -> Result<String> {
-            Ok(self.name().to_owned())
-        }
-
+    impl ModelLoader for ByFile {
         fn recognises(&self, place: &Path) -> bool {
             place.path().join("saved_model.pb").is_file() || place.has_file(&[".flat"])
-        }
-
-        fn takes_threads(&self) -> bool {
-            false
         }
 
         fn check(&self, _folder: &std::path::Path) -> Completeness {
@@ -282,7 +269,8 @@ mod tests {
                 fs::create_dir_all(&folder).expect("directory");
                 fs::write(folder.join("saved_model.pb"), "x").expect("file");
             }
-            Place { root, platforms: Platforms::new(vec![Arc::new(ByFile)]) }
+            let platform = ForeignFormats::platform().with_loader(ByFile);
+            Place { root, platforms: Platforms::new(vec![platform]) }
         }
 
         fn discover(&self, path: &str, name: Option<&str>) -> Vec<(String, Vec<i64>)> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tensorserve_platform::{LoadOptions, Loaded, Platform, RunOptions, synthetic_samples};
+use tensorserve_platform::{LoadOptions, Loaded, ModelLoader, RunOptions, synthetic_samples};
 use tensorserve_tensor::{RowDependence, Tensor, concat};
 
 use crate::executable::signatures;

@@ -6,7 +6,7 @@ use super::*;
 use crate::graph::{int64_vector, tensor_info};
 use crate::proto::{OperatorSetIdProto, TypeProto};
 use crate::tests::{floats_of, load, onnx, run, save};
-use tensorserve_platform::{LoadOptions, Loaded, Platform};
+use tensorserve_platform::{LoadOptions, Loaded, ModelLoader};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, DeclaredShape};
 

@@ -7,7 +7,7 @@
 //! * [`symbol`], [`params`] and [`signature`] read the files of a checkpoint;
 //! * [`convert`] makes an ONNX model of them with [`converter`]; [`ops`], [`layers`] and [`shapes`] convert the
 //!   operations;
-//! * this file finds the files and implements the [`Platform`].
+//! * this file finds the files and loads the models ([`ModelLoader`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,10 @@ use std::sync::Arc;
 
 use crate::Onnx;
 use crate::proto::ModelProto;
-use tensorserve_platform::{Completeness, Inspection, LoadOptions, Loaded, Place, Platform, files};
+use tensorserve_platform::{
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    PlatformInfo, RuntimeLibrary, files,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod convert;
@@ -53,15 +56,22 @@ impl MxNet {
     }
 }
 
-impl Platform for MxNet {
-    fn name(&self) -> &'static str {
-        "mxnet"
+impl MxNet {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "mxnet",
+            title: "MXNet",
+            input_style: InputStyle::Rows,
+            takes_threads: self.onnx.takes_threads(),
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "MXNet"
-    }
-
+impl RuntimeLibrary for MxNet {
     fn describe(&self) -> Result<String> {
         Ok(format!("MXNet checkpoints on {}", self.onnx.describe()?))
     }
@@ -69,13 +79,11 @@ impl Platform for MxNet {
     fn library(&self) -> Option<PathBuf> {
         self.onnx.library()
     }
+}
 
+impl ModelLoader for MxNet {
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&[SYMBOL_SUFFIX]) || with_suffix(place.path(), SYMBOL_SUFFIX).is_file()
-    }
-
-    fn takes_threads(&self) -> bool {
-        self.onnx.takes_threads()
     }
 
     fn check(&self, path: &Path) -> Completeness {

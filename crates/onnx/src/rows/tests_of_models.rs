@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message;
 use tempfile::TempDir;
-use tensorserve_platform::{LoadOptions, Loaded, Platform, RunOptions};
+use tensorserve_platform::{LoadOptions, Loaded, ModelLoader, RunOptions};
 use tensorserve_tensor::{
     DType, Element, RowDependence, Shape, Tensor, TensorSpec, aligned_vec, concat,
 };

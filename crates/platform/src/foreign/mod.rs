@@ -9,10 +9,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use self::formats::FORMATS;
 use super::files::{self, Place};
-use super::{Completeness, Inspection, LoadOptions, Loaded, Platform};
+use super::{
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, PartOfProgram,
+    Platform, PlatformInfo,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod formats;
@@ -287,21 +291,24 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-impl Platform for ForeignFormats {
-    fn name(&self) -> &'static str {
-        FOREIGN
+impl ForeignFormats {
+    /// The platform of models in these formats.
+    #[must_use]
+    pub fn platform() -> Platform {
+        let info = PlatformInfo {
+            name: FOREIGN,
+            title: FOREIGN,
+            input_style: InputStyle::Rows,
+            takes_threads: false,
+            must_be_named: false,
+        };
+        Platform { info, loader: Arc::new(ForeignFormats), runtime: Arc::new(PartOfProgram("")) }
     }
+}
 
-    fn describe(&self) -> Result<String> {
-        Ok(String::new())
-    }
-
+impl ModelLoader for ForeignFormats {
     fn recognises(&self, place: &Place) -> bool {
         identify(place, false).is_some()
-    }
-
-    fn takes_threads(&self) -> bool {
-        false
     }
 
     fn check(&self, folder: &Path) -> Completeness {

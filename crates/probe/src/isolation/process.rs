@@ -66,11 +66,11 @@ fn load_and_serve(
     control: &Channel,
     lanes: Option<Vec<Channel>>,
 ) -> i32 {
-    let platform = platforms.iter().find(|platform| platform.name() == request.platform);
+    let platform = platforms.iter().find(|platform| platform.info.name == request.platform);
     let Some((platform, lanes)) = platform.zip(lanes) else {
         return 1;
     };
-    let loaded = match platform.load(&request.folder, &request.options()) {
+    let loaded = match platform.loader.load(&request.folder, &request.options()) {
         Ok(loaded) => loaded,
         Err(error) => return i32::from(control.send(&failed(&error)).is_err()),
     };

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tensorserve_platform::{LoadOptions, Place, Platform, RunOptions};
+use tensorserve_platform::{LoadOptions, ModelLoader, Place, RunOptions};
+use tensorserve_tabular::FilePlatform;
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
 
 /// Rows of a run, and the number of runs that are timed together.
@@ -24,7 +25,7 @@ fn time_of_a_prediction() {
     let entries = fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     let is_model = |path: &PathBuf| path.file_stem().is_some_and(|name| name == "model");
     let model = entries.into_iter().find(is_model).expect("a model");
-    let platforms: [&dyn Platform; 4] = [
+    let platforms: [&FilePlatform; 4] = [
         &tensorserve_boosters::xgboost::XGBOOST,
         &tensorserve_boosters::lightgbm::LIGHTGBM,
         &tensorserve_boosters::catboost::CATBOOST,

@@ -1,6 +1,6 @@
 //! Small graphs, one for each kind of operation, and the models of the repository.
 
-use tensorserve_platform::{LoadOptions, Platform};
+use tensorserve_platform::{LoadOptions, ModelLoader};
 use tensorserve_proto::tensorflow::attr_value::Value as Attribute;
 use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
 use tensorserve_proto::tensorflow::{

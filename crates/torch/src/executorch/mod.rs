@@ -3,7 +3,7 @@
 //! * [`program`] reads a program's methods without the library, by the numbers of [`schema`];
 //! * [`shapes`] finds which sizes of its inputs vary;
 //! * `ffi` wraps libexecutorch in safe types, through the C++ code that `tensorserve fetch` compiles;
-//! * this file implements the [`Platform`].
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::parts;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::pool::Pool;
 use tensorserve_platform::{
-    Completeness, Executable, ForeignFormats, InputStyle, Inspection, LoadOptions, Loaded, Place,
-    Platform, RunOptions, files,
+    Completeness, Executable, ForeignFormats, InputStyle, Inspection, LoadOptions, Loaded,
+    ModelLoader, Place, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature, wrong_declaration};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -168,19 +168,22 @@ pub fn read(path: &Path) -> Result<()> {
     program::read(&read_file(path)?).map(|_| ())
 }
 
-impl Platform for ExecuTorch {
-    fn name(&self) -> &'static str {
-        "executorch"
+impl ExecuTorch {
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "executorch",
+            title: "ExecuTorch",
+            input_style: InputStyle::Tensors,
+            takes_threads: true,
+            must_be_named: false,
+        };
+        Platform::new(info, self)
     }
+}
 
-    fn title(&self) -> &'static str {
-        "ExecuTorch"
-    }
-
-    fn input_style(&self) -> InputStyle {
-        InputStyle::Tensors
-    }
-
+impl RuntimeLibrary for ExecuTorch {
     fn describe(&self) -> Result<String> {
         self.runtime()?;
         let version = self.library().and_then(|file| LIBRARY.version_of(&file));
@@ -192,13 +195,11 @@ impl Platform for ExecuTorch {
         let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().map(|library| library.file.clone())
     }
+}
 
+impl ModelLoader for ExecuTorch {
     fn recognises(&self, place: &Place) -> bool {
         place.has_file(&ENDINGS)
-    }
-
-    fn takes_threads(&self) -> bool {
-        true
     }
 
     fn check(&self, path: &Path) -> Completeness {

@@ -143,14 +143,14 @@ impl LoadJob {
         let named = self.config.platform;
         let platform = shared.platforms.of_version(&self.folder, named);
         let platform = platform.ok_or_else(|| Error::not_found("its files are no longer there"))?;
-        let runs_own_code = platform.must_be_named() || self.config.code.is_some();
+        let runs_own_code = platform.info.must_be_named || self.config.code.is_some();
         let found_by = (&shared.platforms, named);
         let files = FilesInUse::begin(&self.folder, self.checked, found_by, runs_own_code)?;
         let load = VersionLoad {
             model: &self.key.model,
             version: self.key.version,
             folder: &self.folder,
-            platform: &**platform,
+            platform,
             config: &self.config,
             batcher: &shared.batcher,
             workers: &shared.workers,
