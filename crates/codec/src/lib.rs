@@ -16,6 +16,7 @@ pub mod flatbuffer;
 pub mod json;
 pub mod npy;
 pub mod places;
+pub mod row_text;
 pub mod table;
 pub mod tfrecord;
 pub mod zip;

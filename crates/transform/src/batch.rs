@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
-use crate::model::{Model, Payload, ResponseForm};
+use crate::model::{Model, Payload, Response};
 use crate::rows::{Rows, one_line};
 use tensorserve_codec::csv::{self, CsvReader};
 use tensorserve_codec::json::write;
@@ -323,55 +323,75 @@ impl BatchRunner {
     }
 
     fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchOutput) -> Result<()> {
-        let count = piece.len();
-        let is_document = matches!(batch.records, Records::Documents(_));
-        let form = match self.job.lines {
-            _ if is_document => ResponseForm::Document,
-            RecordFormat::Csv => ResponseForm::CsvLines,
-            RecordFormat::Json => ResponseForm::JsonLines,
-        };
         let payload = self.payload(batch, piece.clone())?;
-        let response = match self.model.infer(payload.clone(), form) {
-            Ok(response) => response,
-            // Outputs without rows have no lines.
-            Err(error) if count == 1 && form == ResponseForm::JsonLines => {
-                self.model.infer(payload, ResponseForm::Document).map_err(|_| error)?
-            }
-            Err(error) => return Err(error),
-        };
-        if form == ResponseForm::Document {
+        if matches!(batch.records, Records::Documents(_)) {
+            let document = self.model.document(payload)?;
             // The output of an object that is one document is that document.
             let is_own_output = self.job.is_documents()
                 && self.job.shaping.keeps_predictions()
                 && !self.job.frozen.combine_outputs;
             let line = match is_own_output {
-                true => response.trim_ascii_end().to_vec(),
-                false => one_line(&response),
+                true => document.trim_ascii_end().to_vec(),
+                false => one_line(&document),
             };
             return self.push(batch, piece.start, &line, output);
         }
-        let Some(Rows { text, spans }) = Rows::of(&response, count, self.model.gives_documents())
-        else {
-            if count == 1 {
-                let line = one_line(&response);
-                return self.push(batch, piece.start, &line, output);
+        let (first, count) = (piece.start, piece.len());
+        let error = match self.model.rows(payload.clone(), self.job.lines) {
+            Ok(response) if self.push_rows(batch, piece, &response, output)? => return Ok(()),
+            Ok(_) => {
+                self.is_one_at_a_time.fetch_or(count > 1, Relaxed);
+                let records = if count == 1 { "record" } else { "records" };
+                Error::invalid(format!(
+                    "the response to {count} {records} does not have a row for each"
+                ))
             }
-            self.is_one_at_a_time.store(true, Relaxed);
-            return Err(Error::invalid(format!(
-                "the response to {count} records does not have {count} rows"
-            )));
+            Err(error) => error,
+        };
+        // Outputs without rows, or with several for one record, are written whole.
+        if count == 1 && self.job.lines == RecordFormat::Json {
+            let document = self.model.document(payload).map_err(|_| error)?;
+            return self.push(batch, first, &one_line(&document), output);
+        }
+        Err(error)
+    }
+
+    /// Adds the rows of a response. Returns whether it has one for each record.
+    fn push_rows(
+        &self,
+        batch: &Batch,
+        piece: Range<usize>,
+        response: &Response,
+        output: &mut BatchOutput,
+    ) -> Result<bool> {
+        let count = piece.len();
+        let found;
+        let (text, spans) = match response {
+            Response::Rows(rows) if rows.rows.len() == count => (&rows.text[..], &rows.rows),
+            Response::Text(text) => match Rows::of(text, count) {
+                Some(rows) => {
+                    found = rows;
+                    (&found.text[..], &found.spans)
+                }
+                // What a handler answers to one record is the output of that.
+                None if count == 1 => {
+                    return self.push(batch, piece.start, &one_line(text), output).map(|()| true);
+                }
+                None => return Ok(false),
+            },
+            Response::Rows(_) => return Ok(false),
         };
         if self.job.shaping.keeps_predictions() {
             let base = output.text.len();
-            output.text.extend_from_slice(&text);
-            let shifted = spans.into_iter().map(|span| Some(span.start + base..span.end + base));
+            output.text.extend_from_slice(text);
+            let shifted = spans.iter().map(|span| Some(span.start + base..span.end + base));
             output.spans.extend(shifted);
-            return Ok(());
+            return Ok(true);
         }
         for (index, span) in piece.zip(spans) {
-            self.push(batch, index, text.get(span).unwrap_or_default(), output)?;
+            self.push(batch, index, text.get(span.clone()).unwrap_or_default(), output)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Adds the output of a record, joined and filtered as the job says.

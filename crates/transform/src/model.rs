@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use tensorserve_codec::row_text::RowText;
+use tensorserve_records::join::RecordFormat;
 use tensorserve_tensor::error::Result;
 
 /// One request.
@@ -20,24 +22,28 @@ pub enum Payload {
     Images(Vec<Bytes>),
 }
 
-/// The form of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseForm {
-    /// A line for each row: JSON.
-    JsonLines,
-    /// A line for each row: comma-separated values.
-    CsvLines,
-    /// What the job accepts, for the whole payload.
-    Document,
+/// The response to a payload.
+#[derive(Debug)]
+pub enum Response {
+    /// Rows, by whoever has written them: where each is, is known.
+    Rows(RowText),
+    /// A text whose rows are to be found: a handler has written it, or it is a document.
+    Text(Bytes),
 }
 
 /// A model that is loaded. Calls block, and may come from many threads.
 pub trait Model: Send + Sync {
-    /// Runs `payload`.
+    /// Runs a payload of records, for the rows of its outputs in the format `rows`.
     ///
     /// # Errors
     /// As the server would report them.
-    fn infer(&self, payload: Payload, form: ResponseForm) -> Result<Bytes>;
+    fn rows(&self, payload: Payload, rows: RecordFormat) -> Result<Response>;
+
+    /// Runs a payload, for the response as a whole, in the form that the job accepts.
+    ///
+    /// # Errors
+    /// As the server would report them.
+    fn document(&self, payload: Payload) -> Result<Bytes>;
 
     /// The body that SageMaker's container would respond with, also for an error.
     fn respond(&self, body: Bytes) -> Bytes;
@@ -51,9 +57,6 @@ pub trait Model: Send + Sync {
 
     /// The media type of CSV whose first line has the names of columns, or of CSV without such a line.
     fn csv_type(&self, has_header: bool) -> &'static str;
-
-    /// Whether a response is a JSON document with `predictions` in any form that is asked for.
-    fn gives_documents(&self) -> bool;
 
     /// Whether requests pass through handlers (`inference.py`), which see payloads as they are.
     fn has_handlers(&self) -> bool;

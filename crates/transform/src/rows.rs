@@ -1,4 +1,4 @@
-//! The rows of a response: what of it belongs to which record.
+//! The rows of a response that handlers have written: what of it belongs to which record.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,9 +15,9 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// The rows of the response to `count` records: its lines, or, if it is one JSON document, the elements of
     /// the list `predictions` in it. `None` if there are not `count` of them. The response to one record may be
-    /// one line of any kind, unless the model always gives documents.
-    pub(crate) fn of(response: &'a [u8], count: usize, gives_documents: bool) -> Option<Self> {
-        let is_one_row = count == 1 && !gives_documents && !response.trim_ascii().contains(&b'\n');
+    /// one line of any kind.
+    pub(crate) fn of(response: &'a [u8], count: usize) -> Option<Self> {
+        let is_one_row = count == 1 && !response.trim_ascii().contains(&b'\n');
         if is_one_row || !is_document(response) {
             let spans = lines(response, count)?;
             return Some(Rows { text: Cow::Borrowed(response), spans });
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn texts(response: &str, count: usize) -> Option<Vec<String>> {
-        let Rows { text, spans } = Rows::of(response.as_bytes(), count, false)?;
+        let Rows { text, spans } = Rows::of(response.as_bytes(), count)?;
         let row = |span: Range<usize>| String::from_utf8_lossy(&text[span]).into_owned();
         Some(spans.into_iter().map(row).collect())
     }
@@ -121,16 +121,6 @@ mod tests {
     fn assert_rows(response: &str, expected: &[&str]) {
         let expected = expected.iter().map(|row| (*row).to_owned()).collect();
         assert_eq!(texts(response, Vec::len(&expected)), Some(expected), "{response}");
-    }
-
-    #[test]
-    fn models_that_give_documents_give_one_for_one_record_too() {
-        let rows = Rows::of(br#"{"predictions": [1.5]}"#, 1, true).expect("rows");
-        assert_eq!(&rows.text[rows.spans[0].clone()], b"1.5");
-        assert_eq!(
-            texts(r#"{"predictions": [1.5]}"#, 1).expect("rows")[0],
-            r#"{"predictions": [1.5]}"#
-        );
     }
 
     #[test]

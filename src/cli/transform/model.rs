@@ -18,10 +18,13 @@ use tensorserve_archive as archive;
 use tensorserve_core::config::{BatchMode, is_store_url, model_path};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
-use tensorserve_protocols::sagemaker::{Compatibility, CsvLines, Invoker, SagemakerConfig};
+use tensorserve_protocols::sagemaker::{
+    Compatibility, CsvLines, InvokedRows, Invoker, RowForm, SagemakerConfig,
+};
+use tensorserve_records::join::RecordFormat;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_transform::job::CsvHeader;
-use tensorserve_transform::model::{Model, Payload, ResponseForm};
+use tensorserve_transform::model::{Model, Payload, Response};
 
 /// Larger files are hashed at their start and end only.
 const HASHED: u64 = 16 << 20;
@@ -180,40 +183,43 @@ impl ServedModel {
     /// # Errors
     /// What the model reports.
     pub(super) fn tensors(&self, payload: Payload) -> Result<Vec<String>> {
-        let (content_type, body) = match payload {
-            Payload::Body { body, content_type } => (content_type.to_owned(), body),
-            Payload::Document(body) => (self.content_type.clone(), body),
+        let (content_type, body) = self.body_of(payload);
+        self.runtime.block_on(self.rows.tensors(content_type, body))
+    }
+
+    /// The type and the body of the request for a payload; of images, that for the first one.
+    fn body_of(&self, payload: Payload) -> (&str, Bytes) {
+        match payload {
+            Payload::Body { body, content_type } => (content_type, body),
+            Payload::Document(body) => (&self.content_type, body),
             Payload::Images(files) => {
-                let first = files.into_iter().next().unwrap_or_default();
-                (self.content_type.clone(), first)
+                (&self.content_type, files.into_iter().next().unwrap_or_default())
             }
-        };
-        self.runtime.block_on(self.rows.tensors(&content_type, body))
+        }
     }
 }
 
 impl Model for ServedModel {
-    fn infer(&self, payload: Payload, form: ResponseForm) -> Result<Bytes> {
-        let accept = match form {
-            ResponseForm::JsonLines => Some("application/jsonlines"),
-            ResponseForm::CsvLines => Some("text/csv"),
-            ResponseForm::Document => self.accept.as_deref(),
+    fn rows(&self, payload: Payload, rows: RecordFormat) -> Result<Response> {
+        let form = match rows {
+            RecordFormat::Json => RowForm::Json,
+            RecordFormat::Csv => RowForm::Csv,
         };
-        let csv = form == ResponseForm::CsvLines;
-        let rows = &self.rows;
-        match payload {
-            Payload::Body { body, content_type } => {
-                self.runtime.block_on(rows.infer(content_type, accept, body))
-            }
-            Payload::Document(body) => {
-                self.runtime.block_on(rows.infer(&self.content_type, accept, body))
-            }
-            Payload::Images(files) if form == ResponseForm::Document => {
-                let first = files.into_iter().next().unwrap_or_default();
-                self.runtime.block_on(rows.infer(&self.content_type, accept, first))
-            }
-            Payload::Images(files) => self.runtime.block_on(rows.infer_images(files, csv)),
+        if let Payload::Images(files) = payload {
+            let rows = self.runtime.block_on(self.rows.rows_of_images(files, form))?;
+            return Ok(Response::Rows(rows));
         }
+        let (content_type, body) = self.body_of(payload);
+        let invoked = self.runtime.block_on(self.rows.rows(content_type, form, body))?;
+        Ok(match invoked {
+            InvokedRows::Rows(rows) => Response::Rows(rows),
+            InvokedRows::Text(text) => Response::Text(text),
+        })
+    }
+
+    fn document(&self, payload: Payload) -> Result<Bytes> {
+        let (content_type, body) = self.body_of(payload);
+        self.runtime.block_on(self.rows.infer(content_type, self.accept.as_deref(), body))
     }
 
     fn respond(&self, body: Bytes) -> Bytes {
@@ -235,10 +241,6 @@ impl Model for ServedModel {
             (CsvLines::Auto, true) => "text/csv; header=present",
             (CsvLines::Auto, false) => "text/csv; header=absent",
         }
-    }
-
-    fn gives_documents(&self) -> bool {
-        self.csv == CsvLines::Named
     }
 
     fn has_handlers(&self) -> bool {

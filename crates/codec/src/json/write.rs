@@ -1,10 +1,13 @@
 //! Writes tensors as nested JSON arrays, with the white space and the formats that the caller
 //! selects.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::float;
 use crate::base64;
+use crate::row_text::RowText;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor};
@@ -83,7 +86,7 @@ pub fn tensor(
         nested_strings(&mut strings.iter(), dims, style, depth, out)?;
         return Ok(());
     }
-    numbers(tensor, style, depth, false, out)
+    numbers(tensor, style, depth, None, out)
 }
 
 /// Appends the rows of a tensor of numbers, each on a line of its own. Returns whether it has: other
@@ -91,18 +94,18 @@ pub fn tensor(
 ///
 /// # Errors
 /// As those of [`tensor`].
-pub fn rows(tensor: &Tensor, style: Style, out: &mut Vec<u8>) -> Result<bool, WriteError> {
+pub fn rows(tensor: &Tensor, style: Style, out: &mut RowText) -> Result<bool, WriteError> {
     if tensor.strings().is_some() || tensor.rows().is_none() {
         return Ok(false);
     }
-    numbers(tensor, style, 0, true, out).map(|()| true)
+    numbers(tensor, style, 0, Some(&mut out.rows), &mut out.text).map(|()| true)
 }
 
 fn numbers(
     tensor: &Tensor,
     style: Style,
     depth: usize,
-    is_by_rows: bool,
+    rows: Option<&mut Vec<Range<usize>>>,
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError> {
     let dims = tensor.shape().dims();
@@ -110,7 +113,7 @@ fn numbers(
     let count = tensor.bytes().len() / tensor.dtype().size().unwrap_or(1);
     budget::grow(out, count.saturating_mul(BYTES_PER_NUMBER).min(MAX_ESTIMATE))?;
     let (bytes, layout) = (tensor.bytes(), style.layout);
-    let mut numbers = NumberWriter { bytes, layout, is_by_rows, out };
+    let mut numbers = NumberWriter { bytes, layout, rows, out };
     match tensor.dtype() {
         DType::Float if python => numbers.all(dims, depth, |b, out| {
             float::python(f64::from(f32::from_ne_bytes(b)), out);
@@ -187,8 +190,8 @@ struct NumberWriter<'a> {
     /// The elements that have not been written yet.
     bytes: &'a [u8],
     layout: JsonLayout,
-    /// Each row is on a line of its own.
-    is_by_rows: bool,
+    /// Each row is on a line of its own, and its place goes here.
+    rows: Option<&'a mut Vec<Range<usize>>>,
     out: &'a mut Vec<u8>,
 }
 
@@ -200,11 +203,14 @@ impl NumberWriter<'_> {
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
     ) -> Result<()> {
-        let (true, [size, inner @ ..]) = (self.is_by_rows, dims) else {
+        let (Some(rows), [size, inner @ ..]) = (self.rows.take(), dims) else {
             return self.nested(dims, depth, write);
         };
         for _ in 0..*size {
+            let start = self.out.len();
             self.nested(inner, depth, write)?;
+            budget::grow(rows, 1)?;
+            rows.push(start..self.out.len());
             budget::grow(self.out, 1)?;
             self.out.push(b'\n');
         }

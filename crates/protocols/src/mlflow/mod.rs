@@ -20,9 +20,10 @@ use self::outputs::PredictionsForm;
 use self::payload::{JsonRequest, Payload};
 use self::table::Table;
 use tensorserve_auth::Permission;
+use tensorserve_codec::row_text::RowText;
 use tensorserve_core::engine::{
-    Engine, InferRequest, InferenceCall, ModelHandle, ModelSpec, Resolver, SignatureRun,
-    VersionSelector,
+    Engine, InferRequest, InferenceCall, InferenceOutcome, ModelHandle, ModelSpec, Resolver,
+    SignatureRun, VersionSelector,
 };
 use tensorserve_mlflow::{Flavor, MlflowModel};
 use tensorserve_protocol::{ALLOW, Host, JSON, Methods, Protocol, Reply, RequestHead, Routes};
@@ -154,6 +155,31 @@ pub(crate) async fn invoke(engine: &Engine, request: MlflowCall<'_>, body: Bytes
         Ok(format) => format,
         Err(message) => return fault::unsupported_media(message),
     };
+    let inferred = infer(engine, request, format, body, false).await;
+    let reply = match inferred.answer {
+        Ok(body) => Reply::ok(JSON, body.text),
+        Err(error) => fault::reply(error),
+    };
+    reply.with_timing(inferred.timing)
+}
+
+/// The body of the response to a request, with the place of each row in it if the predictions are a list.
+///
+/// # Errors
+/// What the response would report.
+pub(crate) async fn rows(engine: &Engine, request: MlflowCall<'_>, body: Bytes) -> Result<RowText> {
+    let format = body_type(request.content_type.unwrap_or_default()).map_err(Error::invalid)?;
+    infer(engine, request, format, body, true).await.answer
+}
+
+/// Runs a request, and writes the response.
+async fn infer(
+    engine: &Engine,
+    request: MlflowCall<'_>,
+    format: BodyType,
+    body: Bytes,
+    by_rows: bool,
+) -> InferenceOutcome<RowText> {
     let (model, version) = (request.model, request.version);
     let max_bytes = engine.max_tensor_bytes();
     let inferred = engine.infer(
@@ -162,21 +188,16 @@ pub(crate) async fn invoke(engine: &Engine, request: MlflowCall<'_>, body: Bytes
             let spec = ModelSpec { name: &model, choice: selector(version) };
             decode(resolver, &spec, format, &body, max_bytes)
         },
-        |form, response| {
+        move |form, response| {
             let version = response.version.clone();
             let run = response.into_single();
             let declared = version.signatures().get(run.signature);
             let outputs = declared.map_or(&[][..], |declared| &declared.outputs);
             let all: Vec<&str> = outputs.iter().map(|spec| spec.alias.as_str()).collect();
-            outputs::encode(form, &all, run.outputs)
+            outputs::encode(form, &all, run.outputs, by_rows)
         },
     );
-    let inferred = inferred.await;
-    let reply = match inferred.answer {
-        Ok(body) => Reply::ok(JSON, body),
-        Err(error) => fault::reply(error),
-    };
-    reply.with_timing(inferred.timing)
+    inferred.await
 }
 
 /// The format of a body, by its `Content-Type`; the message for any other.

@@ -3,6 +3,7 @@
 use tensorserve_mlflow::{Flavor, MlflowModel};
 
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_codec::row_text::RowText;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Shape, Signature, Tensor, aligned_vec};
@@ -63,23 +64,30 @@ pub(super) fn wanted(model: &MlflowModel, signature: &Signature) -> Result<Vec<u
     })
 }
 
-/// Writes the response to a request.
+/// Writes the response to a request. It has rows if the predictions are a list; that of an array with `by_rows` only,
+/// which takes longer.
 pub(super) fn encode(
     form: PredictionsForm,
     names: &[&str],
     mut outputs: Vec<Tensor>,
-) -> Result<Vec<u8>> {
+    by_rows: bool,
+) -> Result<RowText> {
     if form == PredictionsForm::Classes {
         outputs = outputs.iter().map(classes).collect::<Result<_>>()?;
     }
-    let mut body = b"{\"predictions\": ".to_vec();
+    let mut body = RowText { text: b"{\"predictions\": ".to_vec(), rows: Vec::new() };
     match (form, &outputs[..]) {
-        (PredictionsForm::Arrays | PredictionsForm::Classes, [only]) => array(only, &mut body)?,
+        (PredictionsForm::Arrays | PredictionsForm::Classes, [only]) if by_rows => {
+            rows_of_array(only, &mut body)?;
+        }
+        (PredictionsForm::Arrays | PredictionsForm::Classes, [only]) => {
+            array(only, &mut body.text)?;
+        }
         (PredictionsForm::Records, _) => records(names, &outputs, &mut body)?,
         (PredictionsForm::NumberedRecords, [only]) => numbered(only, &mut body)?,
-        _ => named(names, &outputs, &mut body)?,
+        _ => named(names, &outputs, &mut body.text)?,
     }
-    body.push(b'}');
+    body.text.push(b'}');
     Ok(body)
 }
 
@@ -92,6 +100,34 @@ fn array(tensor: &Tensor, out: &mut Vec<u8>) -> Result<()> {
         Error::new(Code::Unimplemented, message)
     };
     write::tensor(tensor, STYLE, 0, out).map_err(|error| error.into_error(no_form))
+}
+
+/// As [`array`], row by row; a scalar has none.
+fn rows_of_array(tensor: &Tensor, out: &mut RowText) -> Result<()> {
+    let Some(rows) = tensor.rows() else {
+        return array(tensor, &mut out.text);
+    };
+    list(rows, out, |index, text| array(&tensor.row(index), text))
+}
+
+/// A list with the elements that `write` appends.
+fn list(
+    count: usize,
+    out: &mut RowText,
+    mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>,
+) -> Result<()> {
+    out.text.push(b'[');
+    for index in 0..count {
+        budget::grow(&mut out.text, 2)?;
+        if index > 0 {
+            out.text.extend_from_slice(b", ");
+        }
+        let start = out.text.len();
+        write(index, &mut out.text)?;
+        out.end_row(start)?;
+    }
+    out.text.push(b']');
+    Ok(())
 }
 
 fn named(names: &[&str], outputs: &[Tensor], out: &mut Vec<u8>) -> Result<()> {
@@ -116,23 +152,17 @@ fn member(index: usize, name: &str, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// All values of the outputs without their shape, side by side.
-fn records(names: &[&str], outputs: &[Tensor], out: &mut Vec<u8>) -> Result<()> {
+fn records(names: &[&str], outputs: &[Tensor], out: &mut RowText) -> Result<()> {
     let flat: Result<Vec<Tensor>> = outputs.iter().map(flattened).collect();
     let flat = flat?;
     let rows = flat.first().and_then(Tensor::rows).unwrap_or(0);
     if flat.iter().any(|output| output.rows() != Some(rows)) {
         return Err(super::fault::unexpected("All arrays must be of the same length"));
     }
-    out.push(b'[');
-    for row in 0..rows {
-        if row > 0 {
-            out.extend_from_slice(b", ");
-        }
-        let row: Vec<Tensor> = flat.iter().map(|output| output.row(row)).collect();
-        named(names, &row, out)?;
-    }
-    out.push(b']');
-    Ok(())
+    list(rows, out, |index, text| {
+        let row: Vec<Tensor> = flat.iter().map(|output| output.row(index)).collect();
+        named(names, &row, text)
+    })
 }
 
 fn flattened(tensor: &Tensor) -> Result<Tensor> {
@@ -140,27 +170,21 @@ fn flattened(tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// The rows of a matrix as objects.
-fn numbered(tensor: &Tensor, out: &mut Vec<u8>) -> Result<()> {
-    let rows = tensor.rows().unwrap_or(0);
-    out.push(b'[');
-    for index in 0..rows {
-        if index > 0 {
-            out.extend_from_slice(b", ");
-        }
+fn numbered(tensor: &Tensor, out: &mut RowText) -> Result<()> {
+    list(tensor.rows().unwrap_or(0), out, |index, text| {
         let row = tensor.row(index);
         let columns = row.rows().unwrap_or(1);
-        out.push(b'{');
+        text.push(b'{');
         for column in 0..columns {
-            member(column, &column.to_string(), out)?;
+            member(column, &column.to_string(), text)?;
             match row.rows() {
-                Some(_) => array(&row.row(column), out)?,
-                None => array(&row, out)?,
+                Some(_) => array(&row.row(column), text)?,
+                None => array(&row, text)?,
             }
         }
-        out.push(b'}');
-    }
-    out.push(b']');
-    Ok(())
+        text.push(b'}');
+        Ok(())
+    })
 }
 
 /// The classes of probabilities, as XGBoost's classifiers predict them.
@@ -200,7 +224,40 @@ mod tests {
     }
 
     fn text(form: PredictionsForm, names: &[&str], outputs: Vec<Tensor>) -> String {
-        String::from_utf8(encode(form, names, outputs).expect("encoded")).expect("text")
+        let encoded = encode(form, names, outputs.clone(), false).expect("encoded");
+        let by_rows = encode(form, names, outputs, true).expect("encoded");
+        assert_eq!(by_rows.text, encoded.text);
+        String::from_utf8(encoded.text).expect("text")
+    }
+
+    fn rows(form: PredictionsForm, names: &[&str], outputs: Vec<Tensor>) -> Vec<String> {
+        let encoded = encode(form, names, outputs, true).expect("encoded");
+        let row = |row: &std::ops::Range<usize>| encoded.text[row.clone()].to_vec();
+        let texts = encoded.rows.iter().map(row);
+        texts.map(|row| String::from_utf8(row).expect("text")).collect()
+    }
+
+    #[test]
+    fn predictions_that_are_a_list_have_rows() {
+        let matrix = || floats(&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(
+            rows(PredictionsForm::Arrays, &["y"], vec![matrix()]),
+            ["[1.0, 2.0]", "[3.0, 4.0]"]
+        );
+        let (one, two) = (floats(&[2, 1], &[1.0, 2.0]), floats(&[2], &[3.0, 4.0]));
+        assert_eq!(
+            rows(PredictionsForm::Records, &["a", "b"], vec![one, two]),
+            ["{\"a\": 1.0, \"b\": 3.0}", "{\"a\": 2.0, \"b\": 4.0}"]
+        );
+        assert_eq!(
+            rows(PredictionsForm::NumberedRecords, &["y"], vec![matrix()]),
+            ["{\"0\": 1.0, \"1\": 2.0}", "{\"0\": 3.0, \"1\": 4.0}"]
+        );
+        let classes = vec![floats(&[2], &[0.2, 0.7])];
+        assert_eq!(rows(PredictionsForm::Classes, &["y"], classes), ["0", "1"]);
+        assert!(rows(PredictionsForm::Named, &["y"], vec![matrix()]).is_empty());
+        let scalar = vec![floats(&[], &[1.0])];
+        assert!(rows(PredictionsForm::Arrays, &["y"], scalar).is_empty());
     }
 
     #[test]
@@ -219,7 +276,8 @@ mod tests {
             text(PredictionsForm::NumberedRecords, &["y"], vec![floats(&[1, 2], &[1., 2.])]);
         assert_eq!(numbered, "{\"predictions\": [{\"0\": 1.0, \"1\": 2.0}]}");
         assert!(
-            encode(PredictionsForm::Records, &["a", "b"], vec![matrix(), matrix().row(0)]).is_err()
+            encode(PredictionsForm::Records, &["a", "b"], vec![matrix(), matrix().row(0)], false)
+                .is_err()
         );
     }
 

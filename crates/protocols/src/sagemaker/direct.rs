@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::invocation::DirectedCall;
 use super::invocation::Invocation;
-use super::media::{PayloadFormat, ResponseFormat};
-use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation};
+use super::media::PayloadFormat;
+use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation, outputs};
+use crate::mlflow;
 use crate::tfs::rest::RestCall;
 use crate::tfs::{OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_codec::row_text::RowText;
 use tensorserve_codec::table::{self, Header};
 use tensorserve_core::engine::{
     Engine, EntryPoint, InferRequest, Method, ModelSpec, VersionSelector,
@@ -40,14 +43,12 @@ impl Invoker {
         self
     }
 
-    /// The response to a payload, as a client gets it.
-    pub async fn respond(
-        &self,
-        content_type: Option<&str>,
-        accept: Option<&str>,
-        body: Bytes,
-    ) -> Reply {
-        let invocation = Invocation {
+    fn invocation<'h>(
+        &'h self,
+        content_type: Option<&'h str>,
+        accept: Option<&'h str>,
+    ) -> Invocation<'h> {
+        Invocation {
             content_type,
             accept,
             attributes: None,
@@ -55,7 +56,17 @@ impl Invoker {
             signature: self.signature.as_deref(),
             endpoint: None,
             parent: TraceParent::default(),
-        };
+        }
+    }
+
+    /// The response to a payload, as a client gets it.
+    pub async fn respond(
+        &self,
+        content_type: Option<&str>,
+        accept: Option<&str>,
+        body: Bytes,
+    ) -> Reply {
+        let invocation = self.invocation(content_type, accept);
         self.api.invoke(&invocation, body, Instant::now()).await
     }
 
@@ -69,26 +80,45 @@ impl Invoker {
         accept: Option<&str>,
         body: Bytes,
     ) -> Result<Bytes> {
-        let reply = self.respond(Some(content_type), accept, body).await;
-        if let Some(error) = reply.error {
-            return Err(error);
-        }
-        if reply.status >= 400 {
-            // Handlers choose status and text themselves.
-            let text = String::from_utf8_lossy(&reply.body);
-            let text: String = text.chars().take(1000).collect();
-            let code = if reply.status < 500 { Code::InvalidArgument } else { Code::Unknown };
-            return Err(Error::new(code, format!("status {}: {text}", reply.status)));
-        }
-        Ok(reply.body)
+        body_of(self.respond(Some(content_type), accept, body).await)
     }
 
-    /// The outputs for image files, a line for each: JSON or, with `csv`, comma-separated values. The files
-    /// are one batch.
+    /// The outputs for a payload of several records, by rows.
+    ///
+    /// # Errors
+    /// What the response would report.
+    pub async fn rows(
+        &self,
+        content_type: &str,
+        form: RowForm,
+        body: Bytes,
+    ) -> Result<InvokedRows> {
+        let invocation = self.invocation(Some(content_type), Some(form.media_type()));
+        match self.api.directed(&invocation, Instant::now()).await {
+            Ok(DirectedCall::Tensors(call)) => {
+                let written = self.api.infer_tensors(call, body, move |answer| form.write(answer));
+                written.await.answer.map(InvokedRows::Rows)
+            }
+            Ok(DirectedCall::Mlflow(call)) => {
+                let body = mlflow::rows(&self.api.engine, call, body).await?;
+                Ok(match body.rows.is_empty() {
+                    true => InvokedRows::Text(body.text.into()),
+                    false => InvokedRows::Rows(body),
+                })
+            }
+            Ok(DirectedCall::Handlers(handlers, script)) => {
+                let reply = self.api.run_handlers(&handlers, script, body).await;
+                body_of(reply).map(InvokedRows::Text)
+            }
+            Err(reply) => body_of(reply).map(InvokedRows::Text),
+        }
+    }
+
+    /// The outputs for image files, a row for each. The files are one batch.
     ///
     /// # Errors
     /// As those of [`Invoker::infer`] for one image.
-    pub async fn infer_images(&self, images: Vec<Bytes>, csv: bool) -> Result<Bytes> {
+    pub async fn rows_of_images(&self, images: Vec<Bytes>, form: RowForm) -> Result<RowText> {
         let engine = &self.api.engine;
         let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
@@ -96,18 +126,15 @@ impl Invoker {
         let signature = invocation::signature_of(self.signature.as_deref());
         let call = RestCall { spec, method, signature, exact: false, max_bytes };
         let entry = engine.call(EntryPoint { protocol: SAGEMAKER, method }, Instant::now());
-        let format = if csv { ResponseFormat::Csv } else { ResponseFormat::Lines };
         let inferred = engine.infer(
             entry,
             move |resolver| {
                 budget::reserve(images.iter().map(Bytes::len).sum())?;
                 inputs::images(&call, resolver, &images)
             },
-            move |form, response| {
-                invocation::write(&TfsAnswer::read(form, response)?, format, max_bytes)
-            },
+            move |method, response| form.write(&TfsAnswer::read(method, response)?),
         );
-        inferred.await.answer.map(|(_, body)| body.into())
+        inferred.await.answer
     }
 
     /// The tensors that a payload becomes, in words: name, type, shape and the first values of each. The
@@ -174,6 +201,59 @@ impl Invoker {
         let model = self.api.default_model();
         !matches!(self.api.engine.handlers(model.as_deref()), Ok(None))
     }
+}
+
+/// The body of a response.
+///
+/// # Errors
+/// What it reports.
+fn body_of(reply: Reply) -> Result<Bytes> {
+    if let Some(error) = reply.error {
+        return Err(error);
+    }
+    if reply.status >= 400 {
+        // Handlers choose status and text themselves.
+        let text = String::from_utf8_lossy(&reply.body);
+        let text: String = text.chars().take(1000).collect();
+        let code = if reply.status < 500 { Code::InvalidArgument } else { Code::Unknown };
+        return Err(Error::new(code, format!("status {}: {text}", reply.status)));
+    }
+    Ok(reply.body)
+}
+
+/// The form of the rows of outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowForm {
+    /// JSON on one line.
+    Json,
+    /// Comma-separated values.
+    Csv,
+}
+
+impl RowForm {
+    /// The type that handlers are asked for.
+    fn media_type(self) -> &'static str {
+        match self {
+            RowForm::Json => "application/jsonlines",
+            RowForm::Csv => "text/csv",
+        }
+    }
+
+    fn write(self, answer: &TfsAnswer) -> Result<RowText> {
+        match self {
+            RowForm::Json => outputs::lines(answer),
+            RowForm::Csv => outputs::csv(answer),
+        }
+    }
+}
+
+/// The outputs for the records of a payload.
+#[derive(Debug)]
+pub enum InvokedRows {
+    /// Rows, as they were written here.
+    Rows(RowText),
+    /// What handlers have written, or a document without rows.
+    Text(Bytes),
 }
 
 /// How the first line of CSV is read where neither its content type nor an option says so.

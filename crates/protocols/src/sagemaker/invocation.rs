@@ -1,6 +1,7 @@
 //! Inference through `/invocations`: reads the headers, decodes the payload and encodes the response.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -13,7 +14,9 @@ use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::npy;
-use tensorserve_core::engine::{EntryPoint, InferenceCall, Method, Resolver};
+use tensorserve_core::engine::{
+    EntryPoint, Handlers, InferenceCall, InferenceOutcome, Method, Resolver,
+};
 use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -41,11 +44,31 @@ pub(super) struct Invocation<'h> {
 /// A request that passes through handlers.
 pub(super) struct ScriptCall<'a> {
     pub(super) invocation: &'a Invocation<'a>,
-    pub(super) attributes: &'a Attributes<'a>,
+    pub(super) attributes: Attributes<'a>,
     /// The model and method that it selects.
     pub(super) call: RestCall,
     /// The entry point and the deadline.
     pub(super) entry: InferenceCall,
+}
+
+/// An inference, by what handles it.
+pub(super) enum DirectedCall<'a> {
+    /// `inference.py`, which gets and writes texts of its own.
+    Handlers(Arc<Handlers>, ScriptCall<'a>),
+    /// The protocol of MLflow.
+    Mlflow(MlflowCall<'a>),
+    /// This module.
+    Tensors(TensorsCall),
+}
+
+/// A request whose payload becomes tensors here.
+pub(super) struct TensorsCall {
+    /// The model and method that it selects.
+    pub(super) call: RestCall,
+    /// The entry point and the deadline.
+    pub(super) entry: InferenceCall,
+    /// The format of its payload.
+    pub(super) input: PayloadFormat,
 }
 
 impl<'h> Invocation<'h> {
@@ -79,21 +102,47 @@ impl SagemakerApi {
         body: Bytes,
         start: Instant,
     ) -> Reply {
+        let call = match self.directed(invocation, start).await {
+            Ok(DirectedCall::Tensors(call)) => call,
+            Ok(DirectedCall::Handlers(handlers, script)) => {
+                return self.run_handlers(&handlers, script, body).await;
+            }
+            Ok(DirectedCall::Mlflow(call)) => {
+                return Box::pin(mlflow::invoke(&self.engine, call, body)).await;
+            }
+            Err(reply) => return reply,
+        };
+        let max_bytes = call.call.max_bytes;
+        let output = ResponseFormat::of(invocation.accept, self.config().compatibility);
+        let written = output.clone();
+        let inferred =
+            self.infer_tensors(call, body, move |answer| write(answer, written, max_bytes)).await;
+        let reply = match inferred.answer {
+            Ok((content_type, body)) => Reply::ok(content_type, body),
+            Err(error) => in_form(tfs::failure(error), &output),
+        };
+        reply.with_timing(inferred.timing)
+    }
+
+    /// Finds out what handles an inference.
+    ///
+    /// # Errors
+    /// The response to one that nothing handles.
+    pub(super) async fn directed<'h>(
+        &self,
+        invocation: &'h Invocation<'h>,
+        start: Instant,
+    ) -> Result<DirectedCall<'h>, Reply> {
         let compatibility = self.config().compatibility;
         let given = invocation.attributes.unwrap_or_default();
-        let attributes = match Attributes::parse(given, compatibility) {
-            Ok(attributes) => attributes,
-            Err(error) => return refuse(error, 400),
-        };
-        let name = match self.model(invocation, &attributes) {
-            Ok(name) => name,
-            Err(error) => return refuse(error, 400),
-        };
+        let attributes =
+            Attributes::parse(given, compatibility).map_err(|error| refuse(error, 400))?;
+        let name = self.model(invocation, &attributes).map_err(|error| refuse(error, 400))?;
         if let Some(models) = self.models()
             && let Err(error) = models.prepare(&name).await
         {
             let status = error.http_status();
-            return refuse(error, status);
+            return Err(refuse(error, status));
         }
         let max_bytes = self.engine.max_tensor_bytes();
         let method = attributes.method;
@@ -105,31 +154,37 @@ impl SagemakerApi {
         let entry = EntryPoint { protocol: SAGEMAKER, method };
         let entry = self.engine.call(entry, start);
         // Handlers accept payloads of any type.
-        match handlers {
-            Ok(None) => {}
-            Ok(Some(handlers)) => {
-                let script = ScriptCall { invocation, attributes: &attributes, call, entry };
-                return self.run_handlers(&handlers, script, body).await;
-            }
-            Err(error) => return refuse(error, 503),
+        if let Some(handlers) = handlers.map_err(|error| refuse(error, 503))? {
+            let script = ScriptCall { invocation, attributes, call, entry };
+            return Ok(DirectedCall::Handlers(handlers, script));
         }
         if mlflow::is_packaged(&self.engine, &call.spec.name, call.spec.version) {
             let (model, version) = (call.spec.name, call.spec.version);
             let entry = EntryPoint { protocol: mlflow::MLFLOW, method: Method::Predict };
             let call = self.engine.call(entry, start);
             let content_type = invocation.content_type;
-            let call = MlflowCall { model, version, content_type, call };
-            return Box::pin(mlflow::invoke(&self.engine, call, body)).await;
+            return Ok(DirectedCall::Mlflow(MlflowCall { model, version, content_type, call }));
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
-        let input = match PayloadFormat::of(content_type) {
-            Ok(Some(input)) => input,
-            Ok(None) => return unsupported(content_type),
-            Err(error) => return refuse(error, 400),
-        };
-        let any_kind = compatibility == Compatibility::Extended;
-        let output = ResponseFormat::of(invocation.accept, compatibility);
-        let written = output.clone();
+        match PayloadFormat::of(content_type) {
+            Ok(Some(input)) => Ok(DirectedCall::Tensors(TensorsCall { call, entry, input })),
+            Ok(None) => Err(unsupported(content_type)),
+            Err(error) => Err(refuse(error, 400)),
+        }
+    }
+
+    /// Runs a payload that becomes tensors here, and writes the response with `write`.
+    pub(super) async fn infer_tensors<T>(
+        &self,
+        call: TensorsCall,
+        body: Bytes,
+        write: impl FnOnce(&TfsAnswer) -> Result<T> + Send + 'static,
+    ) -> InferenceOutcome<T>
+    where
+        T: Send + 'static,
+    {
+        let TensorsCall { call, entry, input } = call;
+        let any_kind = self.config().compatibility == Compatibility::Extended;
         let inferred = self.engine.infer(
             entry,
             move |resolver| {
@@ -137,14 +192,9 @@ impl SagemakerApi {
                 budget::reserve(body.len().saturating_mul(2))?;
                 decode(&call, resolver, input, &body, any_kind)
             },
-            move |form, response| write(&TfsAnswer::read(form, response)?, written, max_bytes),
+            move |form, response| write(&TfsAnswer::read(form, response)?),
         );
-        let inferred = inferred.await;
-        let reply = match inferred.answer {
-            Ok((content_type, body)) => Reply::ok(content_type, body),
-            Err(error) => in_form(tfs::failure(error), &output),
-        };
-        reply.with_timing(inferred.timing)
+        inferred.await
     }
 
     /// The name of the model that is selected.
@@ -267,8 +317,8 @@ pub(super) fn write(
     Ok(match output {
         ResponseFormat::Json => (JSON.into(), answer.json(false)?),
         ResponseFormat::OneLine(name) => (name, media::on_one_line(&answer.json(false)?)),
-        ResponseFormat::Lines => ("application/jsonlines".into(), outputs::lines(answer)?),
-        ResponseFormat::Csv => ("text/csv".into(), outputs::csv(answer)?),
+        ResponseFormat::Lines => ("application/jsonlines".into(), outputs::lines(answer)?.text),
+        ResponseFormat::Csv => ("text/csv".into(), outputs::csv(answer)?.text),
         ResponseFormat::Npy => (NPY.into(), array(answer, max_bytes)?),
     })
 }

@@ -4,16 +4,17 @@ use crate::tfs::TfsAnswer;
 use crate::tfs::classify::Class;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
+use tensorserve_codec::row_text::RowText;
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
 /// Each row as JSON on its own line: a value if there is one output, else an object.
-pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
+pub(super) fn lines(answer: &TfsAnswer) -> Result<RowText> {
     if let Some(lines) = lines_of_one(answer)? {
         return Ok(lines);
     }
-    by_rows(answer, &|specs, row, out| {
+    let lines = by_rows(answer, &|specs, row, out| {
         if let ([spec], [output]) = (specs, row) {
             return value(output, spec, out);
         }
@@ -26,27 +27,27 @@ pub(super) fn lines(answer: &TfsAnswer) -> Result<Vec<u8>> {
         }
         out.push(b'}');
         Ok(())
-    })
-    .map(|lines| lines.unwrap_or_else(|| examples(answer, class_list)))
+    })?;
+    lines.map_or_else(|| examples(answer, class_list), Ok)
 }
 
 /// The lines of an answer that is one tensor of numbers: the same, and faster.
-fn lines_of_one(answer: &TfsAnswer) -> Result<Option<Vec<u8>>> {
+fn lines_of_one(answer: &TfsAnswer) -> Result<Option<RowText>> {
     let TfsAnswer::Outputs { tensors, .. } = answer else {
         return Ok(None);
     };
     let ([spec], [output]) = (answer.specs(), tensors.as_slice()) else {
         return Ok(None);
     };
-    let mut out = Vec::new();
+    let mut out = RowText::default();
     let is_written = write::rows(output, style_of(spec), &mut out);
     let is_written = is_written.map_err(|error| error.into_error(no_form(spec)))?;
     Ok(is_written.then_some(out))
 }
 
 /// The values of each row, separated by commas, of one output after the other.
-pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
-    by_rows(answer, &|specs, row, out| {
+pub(super) fn csv(answer: &TfsAnswer) -> Result<RowText> {
+    let lines = by_rows(answer, &|specs, row, out| {
         for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
             if index > 0 {
                 out.push(b',');
@@ -54,8 +55,8 @@ pub(super) fn csv(answer: &TfsAnswer) -> Result<Vec<u8>> {
             flat(output, spec, out)?;
         }
         Ok(())
-    })
-    .map(|lines| lines.unwrap_or_else(|| examples(answer, class_fields)))
+    })?;
+    lines.map_or_else(|| examples(answer, class_fields), Ok)
 }
 
 /// The bytes of a row besides its values, at first.
@@ -64,18 +65,19 @@ const ROW_FRAME: usize = 64;
 type WriteRow<'w> = &'w dyn Fn(&[TensorSpec], &[Tensor], &mut Vec<u8>) -> Result<()>;
 
 /// One line for each row of the outputs; `None` if the answer is not tensors.
-fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<Vec<u8>>> {
+fn by_rows(answer: &TfsAnswer, write: WriteRow) -> Result<Option<RowText>> {
     let TfsAnswer::Outputs { tensors, .. } = answer else {
         return Ok(None);
     };
     let specs = answer.specs();
     let rows = common_rows(specs, tensors)?;
-    let mut out = Vec::new();
+    let mut out = RowText::default();
     for index in 0..rows {
-        budget::grow(&mut out, ROW_FRAME)?;
+        let start = out.text.len();
+        budget::grow(&mut out.text, ROW_FRAME)?;
         let row: Vec<Tensor> = tensors.iter().map(|tensor| tensor.row(index)).collect();
-        write(specs, &row, &mut out)?;
-        out.push(b'\n');
+        write(specs, &row, &mut out.text)?;
+        out.end_line(start)?;
     }
     Ok(Some(out))
 }
@@ -152,24 +154,26 @@ fn field(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// One line for each example.
-fn examples(answer: &TfsAnswer, write: fn(&[Class], &mut Vec<u8>)) -> Vec<u8> {
-    let mut out = Vec::new();
+fn examples(answer: &TfsAnswer, write: fn(&[Class], &mut Vec<u8>)) -> Result<RowText> {
+    let mut out = RowText::default();
     match answer {
         TfsAnswer::Outputs { .. } => {}
         TfsAnswer::Classes(all) => {
             for classes in all {
-                write(classes, &mut out);
-                out.push(b'\n');
+                let start = out.text.len();
+                write(classes, &mut out.text);
+                out.end_line(start)?;
             }
         }
         TfsAnswer::Numbers(all) => {
             for number in all {
-                float::float32(*number, &mut out);
-                out.push(b'\n');
+                let start = out.text.len();
+                float::float32(*number, &mut out.text);
+                out.end_line(start)?;
             }
         }
     }
-    out
+    Ok(out)
 }
 
 fn class_list(classes: &[Class], out: &mut Vec<u8>) {
@@ -211,10 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_break_in_a_text_does_not_end_a_row() {
+        let class = |label: &str| vec![Class { label: label.into(), score: 0.5 }];
+        let rows = csv(&TfsAnswer::Classes(vec![class("a\nb"), class("c")])).expect("written");
+        let row = |index: usize| String::from_utf8_lossy(&rows.text[rows.rows[index].clone()]);
+        assert_eq!((rows.rows.len(), &*row(0), &*row(1)), (2, "\"a\nb\",0.5", "c,0.5"));
+    }
+
+    #[test]
     fn examples_have_a_line_each() {
         let class = |label: &str, score| Class { label: label.into(), score };
         let classes = TfsAnswer::Classes(vec![vec![class("a", 0.5), class("b,c", 1.0)], vec![]]);
-        let text = |bytes| String::from_utf8(bytes).expect("text");
+        let text = |rows: RowText| {
+            assert_eq!(rows.rows.len(), 2);
+            String::from_utf8(rows.text).expect("text")
+        };
         assert_eq!(
             lines(&classes).map(text).ok().as_deref(),
             Some("[[\"a\",0.5],[\"b,c\",1.0]]\n[]\n")
