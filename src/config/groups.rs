@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Command};
@@ -535,7 +536,7 @@ impl BatchSettings {
             mode: None,
             independent_rows: None,
             max_batch_size: self.max_batch_size,
-            batch_timeout_micros: self.batch_timeout_micros,
+            batch_timeout: self.batch_timeout_micros.map(Duration::from_micros),
             max_enqueued_batches: self.max_enqueued_batches,
             allowed_batch_sizes: self.allowed_batch_sizes.clone().map(|List(sizes)| sizes),
             pad_variable_length_inputs: self.pad_variable_length_inputs,
@@ -543,6 +544,11 @@ impl BatchSettings {
             max_execution_batch_size: self.max_execution_batch_size,
         }
     }
+}
+
+/// The microseconds of `time`.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl From<BatchParameters> for BatchSettings {
@@ -557,7 +563,7 @@ impl From<BatchParameters> for BatchSettings {
             batching: mode.map(str::to_owned),
             rows: parameters.independent_rows.map(|independent| rows(independent).to_owned()),
             max_batch_size: parameters.max_batch_size,
-            batch_timeout_micros: parameters.batch_timeout_micros,
+            batch_timeout_micros: parameters.batch_timeout.map(micros),
             max_enqueued_batches: parameters.max_enqueued_batches,
             allowed_batch_sizes: parameters.allowed_batch_sizes.map(List),
             pad_variable_length_inputs: parameters.pad_variable_length_inputs,

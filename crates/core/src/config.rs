@@ -233,7 +233,7 @@ pub struct BatchConfig {
     /// Maximum number of rows in a batch; with splitting, in a request.
     pub max_batch_size: usize,
     /// Maximum time that a batch waits for more rows while another batch runs.
-    pub timeout: Duration,
+    pub batch_timeout: Duration,
     /// Maximum number of full batches in a queue; further requests are refused.
     pub max_enqueued_batches: usize,
     /// Batch sizes to pad to, ascending; empty for any.
@@ -255,9 +255,8 @@ pub struct BatchParameters {
     pub independent_rows: Option<bool>,
     /// Maximum number of rows in a batch (default: 64).
     pub max_batch_size: Option<usize>,
-    /// Maximum time in microseconds that a batch waits for more rows while another batch runs
-    /// (default: 0).
-    pub batch_timeout_micros: Option<u64>,
+    /// Maximum time that a batch waits for more rows while another batch runs (default: 0).
+    pub batch_timeout: Option<Duration>,
     /// Maximum number of full batches in a queue (default: 100).
     pub max_enqueued_batches: Option<usize>,
     /// Batch sizes to pad to, ascending (default: any).
@@ -278,7 +277,7 @@ impl BatchParameters {
             mode: self.mode.or(lower.mode),
             independent_rows: self.independent_rows.or(lower.independent_rows),
             max_batch_size: self.max_batch_size.or(lower.max_batch_size),
-            batch_timeout_micros: self.batch_timeout_micros.or(lower.batch_timeout_micros),
+            batch_timeout: self.batch_timeout.or(lower.batch_timeout),
             max_enqueued_batches: self.max_enqueued_batches.or(lower.max_enqueued_batches),
             allowed_batch_sizes: self
                 .allowed_batch_sizes
@@ -324,7 +323,7 @@ impl BatchConfig {
             mode: parameters.mode.unwrap_or(BatchMode::Auto),
             independent_rows: parameters.independent_rows.unwrap_or(false),
             max_batch_size,
-            timeout: Duration::from_micros(parameters.batch_timeout_micros.unwrap_or(0)),
+            batch_timeout: parameters.batch_timeout.unwrap_or_default(),
             max_enqueued_batches: parameters.max_enqueued_batches.unwrap_or(100),
             allowed_batch_sizes: parameters.allowed_batch_sizes.clone().unwrap_or_default(),
             pad_variable_length_inputs: parameters.pad_variable_length_inputs.unwrap_or(false),
@@ -368,13 +367,12 @@ impl BatchConfig {
     /// This configuration as a full set of parameters.
     #[must_use]
     pub fn parameters(&self) -> BatchParameters {
-        let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
         let execution = self.max_execution_batch_size;
         BatchParameters {
             mode: Some(self.mode),
             independent_rows: Some(self.independent_rows),
             max_batch_size: Some(self.max_batch_size),
-            batch_timeout_micros: Some(micros),
+            batch_timeout: Some(self.batch_timeout),
             max_enqueued_batches: Some(self.max_enqueued_batches),
             allowed_batch_sizes: Some(self.allowed_batch_sizes.clone()),
             pad_variable_length_inputs: Some(self.pad_variable_length_inputs),

@@ -2,7 +2,7 @@
 //!
 //! Queues with waiting requests are in a list and take turns. An idle thread takes
 //! waiting requests at once, those of the highest priority first. Only while another batch of the same queue runs does
-//! `batch_timeout_micros` let a batch grow: it is taken when it is full or when its oldest request
+//! `batch_timeout` let a batch grow: it is taken when it is full or when its oldest request
 //! has waited that long, whichever is first.
 //!
 //! The requests of all models meet at the lock of the list, which is therefore held only to put a queue there or
@@ -322,7 +322,7 @@ impl PoolQueueState {
         if inner.traits.unbounded && inner.runaways.are_most() {
             return Due::Held;
         }
-        let timeout = inner.config.timeout;
+        let timeout = inner.config.batch_timeout;
         if self.running == 0 || timeout.is_zero() || self.waiting.rows() >= inner.batch_limit(false)
         {
             return Due::Now;

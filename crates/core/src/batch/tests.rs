@@ -163,7 +163,7 @@ fn a_batch_is_chosen_from_a_bounded_number_of_requests() {
 #[allow(clippy::print_stdout)]
 fn time_beside_a_long_queue() {
     let place = Place::with_threads(2);
-    let config = BatchConfig { timeout: Duration::from_secs(3600), ..batches(1 << 20) };
+    let config = BatchConfig { batch_timeout: Duration::from_secs(3600), ..batches(1 << 20) };
     let (queue, runs, _open) = place.queue("a", config);
     let (other, _other_runs, other_open) = place.queue("b", batches(1));
     drop(other_open);

@@ -315,7 +315,7 @@ impl BatchingBody {
             mode: Some(mode),
             independent_rows: Some(independent_rows),
             max_batch_size: self.max_batch_size,
-            batch_timeout_micros: self.batch_timeout_micros,
+            batch_timeout: self.batch_timeout_micros.map(Duration::from_micros),
             max_enqueued_batches: self.max_enqueued_batches,
             allowed_batch_sizes: self.allowed_batch_sizes,
             pad_variable_length_inputs: self.pad_variable_length_inputs,

@@ -230,7 +230,8 @@ impl BatchingView {
             },
             rows: if config.independent_rows { "independent" } else { "auto" },
             max_batch_size: config.max_batch_size,
-            batch_timeout_micros: u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX),
+            batch_timeout_micros: u64::try_from(config.batch_timeout.as_micros())
+                .unwrap_or(u64::MAX),
             max_enqueued_batches: config.max_enqueued_batches,
             allowed_batch_sizes: config.allowed_batch_sizes.clone(),
             pad_variable_length_inputs: config.pad_variable_length_inputs,

@@ -1,6 +1,7 @@
 //! `BatchingParameters`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::text;
 use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters};
@@ -19,7 +20,7 @@ pub fn defaults() -> BatchParameters {
     BatchParameters {
         mode: Some(BatchMode::On),
         max_batch_size: Some(1000),
-        batch_timeout_micros: Some(0),
+        batch_timeout: Some(Duration::ZERO),
         max_enqueued_batches: Some(10),
         ..BatchParameters::default()
     }
@@ -42,11 +43,12 @@ pub fn settings(parameters: &BatchingParameters) -> Result<(BatchParameters, Opt
     let sizes = parameters.allowed_batch_sizes.iter();
     let sizes = sizes.map(|&size| not_negative("allowed_batch_sizes", size));
     let sizes: Vec<usize> = sizes.collect::<Result<_>>()?;
-    let timeout = count("batch_timeout_micros", parameters.batch_timeout_micros)?;
+    let micros = count("batch_timeout_micros", parameters.batch_timeout_micros)?;
+    let micros = micros.map(|micros| u64::try_from(micros).unwrap_or(u64::MAX));
     let settings = BatchParameters {
         mode: Some(BatchMode::On),
         max_batch_size: count("max_batch_size", parameters.max_batch_size)?,
-        batch_timeout_micros: timeout.map(|micros| u64::try_from(micros).unwrap_or(u64::MAX)),
+        batch_timeout: micros.map(Duration::from_micros),
         // Zero would refuse every request that has to wait.
         max_enqueued_batches: count("max_enqueued_batches", parameters.max_enqueued_batches)?
             .map(|batches| batches.max(1)),
@@ -89,7 +91,6 @@ fn not_negative(name: &str, value: i64) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn read_text(text: &str) -> Result<BatchConfig> {
         let folder = tempfile::tempdir().expect("a directory");
@@ -107,7 +108,7 @@ mod tests {
         .expect("valid");
         assert_eq!(config.mode, BatchMode::On);
         assert_eq!(config.max_batch_size, 16);
-        assert_eq!(config.timeout, Duration::from_millis(2));
+        assert_eq!(config.batch_timeout, Duration::from_millis(2));
         assert_eq!(config.allowed_batch_sizes, [4, 16]);
         assert_eq!(config.max_enqueued_batches, 1);
         let config = read_text("").expect("valid");
