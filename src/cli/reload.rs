@@ -9,7 +9,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use crate::config::{
-    Config, GrpcConfig, HttpConfig, RepositoryConfig, ShutdownConfig, SourceConfig, TlsConfig,
+    Config, GrpcConfig, HttpConfig, ObservationConfig, RepositoryConfig, ShutdownConfig,
+    SourceConfig, TlsConfig,
 };
 use tensorserve_core::engine::Engine;
 use tensorserve_server::FileChecks;
@@ -197,8 +198,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("the settings of Python processes", *workers != new.workers),
         ("require_gpu", *require_gpu != new.require_gpu),
         ("max_request_memory", *max_request_memory != new.max_request_memory),
-        ("access_log or traces", *observation != new.observation),
-        ("response_cache_memory", *response_cache_bytes != new.response_cache_bytes),
+        ("response_cache_bytes", *response_cache_bytes != new.response_cache_bytes),
         ("max_shadow_requests", *max_shadow_requests != new.max_shadow_requests),
         ("stop_with_stdin", *stop_with_stdin != new.stop_with_stdin),
     ];
@@ -206,6 +206,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     names.extend(of_grpc(grpc, &new.grpc));
     names.extend(of_repository(repository, &new.repository));
     names.extend(of_shutdown(shutdown, &new.shutdown));
+    names.extend(of_observation(observation, &new.observation));
     names.extend(differing(&checks));
     names
 }
@@ -290,5 +291,14 @@ fn of_shutdown(old: &ShutdownConfig, new: &ShutdownConfig) -> Vec<&'static str> 
     differing(&[
         ("shutdown_delay", *delay != new.delay),
         ("shutdown_timeout", *timeout != new.timeout),
+    ])
+}
+
+fn of_observation(old: &ObservationConfig, new: &ObservationConfig) -> Vec<&'static str> {
+    let ObservationConfig { log_level, json_log, access_log, traces } = old;
+    differing(&[
+        ("log_level", *log_level != new.log_level),
+        ("log_format", *json_log != new.json_log),
+        ("access_log or traces", (access_log, traces) != (&new.access_log, &new.traces)),
     ])
 }

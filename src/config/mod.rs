@@ -49,6 +49,8 @@ mod settings;
 pub mod simple;
 #[cfg(feature = "stores")]
 mod stores;
+#[cfg(all(test, feature = "default"))]
+mod tests;
 mod tls;
 mod traffic;
 pub mod units;
@@ -104,7 +106,7 @@ pub struct Config {
     pub require_gpu: bool,
     /// The memory that all requests may use together, in bytes.
     pub max_request_memory: usize,
-    /// What is recorded of requests.
+    /// What is recorded of the server and of requests.
     pub observation: ObservationConfig,
     /// The most bytes that cached responses of all models may take; 0 for no cache.
     pub response_cache_bytes: usize,

@@ -1,4 +1,4 @@
-//! Settings of traces and of the access log, and OpenTelemetry's variables for the former.
+//! Settings of the logs and of traces, and OpenTelemetry's variables for the latter.
 //!
 //! OpenTelemetry's SDK reads further variables itself: the headers, the timeout and the compression for
 //! the collector (`OTEL_EXPORTER_OTLP_*`), the sizes of batches (`OTEL_BSP_*`), and what is said about
@@ -11,9 +11,13 @@ use super::environment::Environment;
 use super::groups::ServerSettings;
 use tensorserve_trace::{Rate, Sampler};
 
-/// What is recorded of requests.
+/// What is recorded of the server and of requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservationConfig {
+    /// The level of the log, if a setting names it. The log starts before the settings are checked.
+    pub log_level: Option<String>,
+    /// The lines of the log are JSON.
+    pub json_log: bool,
     /// The share of requests that get a line in the access log.
     pub access_log: Option<Rate>,
     /// Traces, if they are sent to a collector.
@@ -67,6 +71,8 @@ impl Check {
         }
         let access_log = server.access_log.and_then(|share| self.share("access_log", share));
         ObservationConfig {
+            log_level: server.log_level.clone(),
+            json_log: server.log_format.as_deref() == Some("json"),
             access_log: access_log.filter(|share| *share != Rate::NONE),
             traces: self.traces(server, environment),
         }

@@ -34,10 +34,12 @@ pub struct ModelSettings {
 }
 
 impl ModelSettings {
+    /// The names of the settings that only the table of a model can have.
+    pub(super) const OWN: &'static [&'static str] = &["name", "path", "labels", "split", "shadow"];
+
     /// The names of all settings of a model.
     pub(super) fn names() -> Vec<&'static str> {
-        let own = ["name", "path", "labels", "split", "shadow"];
-        [&own, EachModelSettings::NAMES, BatchSettings::NAMES].concat()
+        [ModelSettings::OWN, EachModelSettings::NAMES, BatchSettings::NAMES].concat()
     }
 }
 
@@ -62,7 +64,7 @@ pub struct Settings {
 
 impl Settings {
     /// The names of all settings that options and variables can set.
-    fn option_names() -> Vec<&'static str> {
+    pub(super) fn option_names() -> Vec<&'static str> {
         [ServerSettings::NAMES, EachModelSettings::NAMES, BatchSettings::NAMES].concat()
     }
 

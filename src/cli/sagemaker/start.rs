@@ -42,7 +42,7 @@ pub(super) fn start(
 ) -> Result<Start> {
     let pinned = settings.each.version_policy.is_none();
     let has_grpc_port = settings.server.grpc_port.is_some();
-    let server = settings.server.clone();
+    let server = settings.clone().or_file().server;
     let config = Config::new(settings.or(&variables.settings), environment)?;
     let report = String::new();
     let mut start = Start { config, notes: variables.notes.clone(), report };
@@ -198,4 +198,50 @@ fn listed(bundles: &[SavedModelBundle]) -> String {
     }
     text.push('}');
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Command;
+
+    use super::*;
+    use crate::config::sagemaker;
+
+    #[test]
+    fn settings_of_multi_model_endpoints_come_from_options_variables_and_the_file() {
+        let folder = tempfile::tempdir().expect("temporary directory");
+        let multi_model = |settings: Settings, environment: Environment| {
+            let environment = environment.with("SAGEMAKER_MULTI_MODEL", "true");
+            let variables = sagemaker::read(&environment);
+            let root = Some(folder.path().to_owned());
+            let start = start(settings.or_environment(&environment), variables, root, &environment);
+            let sagemaker = start.expect("valid settings").config.protocols.sagemaker;
+            sagemaker.multi_model.expect("a multi-model endpoint")
+        };
+        let without = multi_model(Settings::default(), Environment::default());
+        let arguments = Settings::arguments();
+        let arguments =
+            arguments.iter().filter(|it| it.get_id().as_str().starts_with("multi_model_"));
+        for argument in arguments {
+            let name = argument.get_id().as_str();
+            let value = if argument.get_possible_values().is_empty() { "64MiB" } else { "true" };
+
+            let command = Command::new("serve").args(Settings::arguments());
+            let option = format!("--{}={value}", name.replace('_', "-"));
+            let matches = command.try_get_matches_from(["serve", &option]).expect("an option");
+            let of_option = multi_model(Settings::of_options(&matches), Environment::default());
+            assert!(of_option != without, "{name} is declared, and changes nothing");
+
+            let variable = format!("TENSORSERVE_{}", name.to_ascii_uppercase());
+            let environment = Environment::default().with(&variable, value);
+            assert_eq!(multi_model(Settings::default(), environment), of_option, "{name}");
+
+            let path = folder.path().join("tensorserve.toml");
+            fs::write(&path, format!("{name} = '{value}'\n")).expect("written");
+            let settings = Settings { config: Some(path), ..Settings::default() };
+            assert_eq!(multi_model(settings, Environment::default()), of_option, "{name}");
+        }
+    }
 }
