@@ -11,7 +11,7 @@ use super::http_client::{TlsArguments, request};
 use super::{model_server, print_line, print_text, serve_settings};
 use crate::config::environment::Environment;
 use crate::config::units::Port;
-use crate::config::{sagemaker, vertex};
+use crate::config::{ServerSettings, sagemaker, vertex};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The server to check, and how to verify its certificate.
@@ -97,7 +97,8 @@ fn urls_of_process(words: Vec<OsString>, environment: &Environment) -> Vec<Strin
 /// URLs of a server that was started with this environment, the most likely first. Its arguments
 /// are unknown: a container image serves its own models, or is SageMaker's container.
 fn candidate_urls(environment: &Environment, may_be_sagemakers: bool) -> Vec<String> {
-    let host = match environment.get("TENSORSERVE_HOST").unwrap_or("127.0.0.1") {
+    let defaults = ServerSettings::default();
+    let host = match environment.get("TENSORSERVE_HOST").unwrap_or(&defaults.host()) {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "[::1]".to_owned(),
         host if host.contains(':') => format!("[{host}]"),
@@ -105,12 +106,13 @@ fn candidate_urls(environment: &Environment, may_be_sagemakers: bool) -> Vec<Str
     };
     let vertex = vertex::read(environment).and_then(|vertex| vertex.settings.server.http_port);
     let vertex = vertex.and_then(Port::number).map(|port| port.to_string());
+    let default_port = defaults.http_port().to_string();
     let ports = match environment.get("TENSORSERVE_HTTP_PORT").or(vertex.as_deref()) {
         Some(port) => vec![port],
         None if may_be_sagemakers => {
-            vec![environment.get("SAGEMAKER_BIND_TO_PORT").unwrap_or("8080"), "8500"]
+            vec![environment.get("SAGEMAKER_BIND_TO_PORT").unwrap_or("8080"), &default_port]
         }
-        None => vec!["8500"],
+        None => vec![default_port.as_str()],
     };
     let certificates = ["TENSORSERVE_TLS_CERTIFICATE", "TENSORSERVE_HTTP_TLS_CERTIFICATE"];
     let is_encrypted = certificates.iter().any(|name| environment.get(name).is_some());

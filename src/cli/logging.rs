@@ -11,12 +11,9 @@ use serde_json::json;
 
 use super::native_log;
 use super::printable::message;
-use crate::config::Settings;
 use crate::config::environment::Environment;
+use crate::config::{LogFormat, ServerSettings, Settings};
 use tensorserve_server::ACCESS_LOG;
-
-/// The value of `log_format` for lines of JSON.
-const JSON: &str = "json";
 
 /// The libraries log every thread they start, and every malformed request as an error; the listener
 /// logs the latter at debug level.
@@ -38,11 +35,12 @@ pub(super) fn start(settings: &Settings, environment: &Environment, libraries: L
     let server = &settings.server;
     let level = server.log_level.as_deref().or_else(|| environment.get("RUST_LOG"));
     // The access log has a setting of its own, and is not subject to a level for all.
-    let filter = format!("{OF_LIBRARIES},{ACCESS_LOG}=info,{}", level.unwrap_or("info"));
+    let default = ServerSettings::default().log_level();
+    let filter = format!("{OF_LIBRARIES},{ACCESS_LOG}=info,{}", level.unwrap_or(&default));
     let mut builder = env_logger::Builder::new();
     builder.parse_filters(&filter);
     builder.format(write_text);
-    if settings.server.log_format.as_deref() == Some(JSON) {
+    if server.log_format() == LogFormat::Json {
         builder.format(write_json);
         // The log itself goes past the redirection.
         if libraries == LibraryLines::InLog

@@ -295,10 +295,10 @@ fn of_shutdown(old: &ShutdownConfig, new: &ShutdownConfig) -> Vec<&'static str> 
 }
 
 fn of_observation(old: &ObservationConfig, new: &ObservationConfig) -> Vec<&'static str> {
-    let ObservationConfig { log_level, json_log, access_log, traces } = old;
+    let ObservationConfig { log_level, log_format, access_log, traces } = old;
     differing(&[
         ("log_level", *log_level != new.log_level),
-        ("log_format", *json_log != new.json_log),
+        ("log_format", *log_format != new.log_format),
         ("access_log or traces", (access_log, traces) != (&new.access_log, &new.traces)),
     ])
 }

@@ -1,11 +1,9 @@
 //! Settings that are an amount of memory: a size, or a part of the machine's memory.
 
 use super::check::Check;
+use super::groups::ServerSettings;
 use super::units::Amount;
 use tensorserve_os::machine;
-
-/// Of the machine's memory, for requests, by default. Models and their runtimes need the rest.
-const REQUEST_MEMORY_PERCENT: u8 = 25;
 
 /// The least memory for requests: one small request.
 const LEAST_REQUEST_MEMORY: usize = 1 << 20;
@@ -29,12 +27,12 @@ impl Check {
     }
 
     /// The memory that all requests may use together.
-    pub(super) fn max_request_memory(&mut self, amount: Option<Amount>) -> usize {
-        if amount.is_none() && machine::memory().is_none() {
+    pub(super) fn max_request_memory(&mut self, server: &ServerSettings) -> usize {
+        if server.max_request_memory.is_none() && machine::memory().is_none() {
             return FALLBACK_REQUEST_MEMORY;
         }
-        let amount = amount.unwrap_or(Amount::Percent(REQUEST_MEMORY_PERCENT));
-        let bytes = self.memory_amount("max_request_memory", Some(amount)).unwrap_or(0);
+        let amount = Some(server.max_request_memory());
+        let bytes = self.memory_amount("max_request_memory", amount).unwrap_or(0);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         if bytes < LEAST_REQUEST_MEMORY {
             self.wrong("max_request_memory", "must be at least 1MiB");

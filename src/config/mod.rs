@@ -35,6 +35,7 @@ pub use tensorserve_torch::TorchConfig;
 pub use tensorserve_workers::WorkersConfig;
 
 mod check;
+mod checked;
 pub mod environment;
 mod file;
 mod groups;
@@ -58,7 +59,10 @@ mod value;
 pub mod vertex;
 mod written;
 
-pub use self::groups::{BatchSettings, EachModelSettings, ServerSettings};
+pub use self::groups::{
+    BatchSettings, EachModelSettings, Isolation, LogFormat, Rows, Runner, ServerSettings,
+    TraceProtocol,
+};
 pub use self::observation::{ObservationConfig, TracesConfig};
 pub(crate) use self::platforms::runner_platform;
 pub use self::platforms::{PLATFORMS, platform};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::check::Check;
 use super::environment::Environment;
-use super::groups::ServerSettings;
+use super::groups::{LogFormat, ServerSettings, TraceProtocol};
 use tensorserve_trace::{Rate, Sampler};
 
 /// What is recorded of the server and of requests.
@@ -16,8 +16,8 @@ use tensorserve_trace::{Rate, Sampler};
 pub struct ObservationConfig {
     /// The level of the log, if a setting names it. The log starts before the settings are checked.
     pub log_level: Option<String>,
-    /// The lines of the log are JSON.
-    pub json_log: bool,
+    /// The form of the log.
+    pub log_format: LogFormat,
     /// The share of requests that get a line in the access log.
     pub access_log: Option<Rate>,
     /// Traces, if they are sent to a collector.
@@ -64,27 +64,13 @@ impl Check {
         server: &ServerSettings,
         environment: &Environment,
     ) -> ObservationConfig {
-        if let Some(format) = &server.log_format
-            && !["text", "json"].contains(&format.as_str())
-        {
-            self.wrong("log_format", format!("{format:?} is not text or json"));
-        }
-        let access_log = server.access_log.and_then(|share| self.share("access_log", share));
+        let access_log = Rate::new(server.access_log());
         ObservationConfig {
             log_level: server.log_level.clone(),
-            json_log: server.log_format.as_deref() == Some("json"),
+            log_format: server.log_format(),
             access_log: access_log.filter(|share| *share != Rate::NONE),
             traces: self.traces(server, environment),
         }
-    }
-
-    /// A share from 0 to 1.
-    fn share(&mut self, name: &str, share: f64) -> Option<Rate> {
-        let rate = Rate::new(share);
-        if rate.is_none() {
-            self.wrong(name, format!("{share} is not from 0 to 1"));
-        }
-        rate
     }
 
     fn traces(
@@ -101,12 +87,6 @@ impl Check {
         let over_grpc = self.over_grpc(server, environment);
         let sampler = self.sampler(server, environment);
         let endpoint = server.otlp_endpoint.clone();
-        if let Some(endpoint) = &endpoint
-            && !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme))
-        {
-            let why = "is not a URL; write, for example, http://127.0.0.1:4318";
-            self.wrong("otlp_endpoint", format!("{endpoint:?} {why}"));
-        }
         if is_disabled {
             return None;
         }
@@ -131,19 +111,14 @@ impl Check {
     }
 
     fn over_grpc(&mut self, server: &ServerSettings, environment: &Environment) -> bool {
-        let given = match &server.otlp_protocol {
-            Some(protocol) => Some(("otlp_protocol", protocol.as_str())),
-            None => first(environment, &PROTOCOLS),
-        };
-        match given {
+        if server.otlp_protocol.is_some() {
+            return server.otlp_protocol() == TraceProtocol::Grpc;
+        }
+        match first(environment, &PROTOCOLS) {
             None | Some((_, "http/protobuf")) => false,
             Some((_, "grpc")) => true,
             Some((name, other)) => {
-                let why = format!("{other:?} is not http/protobuf or grpc");
-                match server.otlp_protocol {
-                    Some(_) => self.wrong(name, why),
-                    None => self.mistake(format!("{name}: {why}")),
-                }
+                self.mistake(format!("{name}: {other:?} is not http/protobuf or grpc"));
                 false
             }
         }
@@ -154,7 +129,7 @@ impl Check {
     fn sampler(&mut self, server: &ServerSettings, environment: &Environment) -> Sampler {
         let all = Sampler { rate: Rate::ALL, parent_based: true };
         if let Some(share) = server.trace_sampling {
-            let rate = self.share("trace_sampling", share).unwrap_or(Rate::ALL);
+            let rate = Rate::new(share).unwrap_or(Rate::ALL);
             return Sampler { rate, ..all };
         }
         let Some((_, name)) = first(environment, &[SAMPLER]) else {

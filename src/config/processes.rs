@@ -5,40 +5,23 @@ use std::thread::available_parallelism;
 use tensorserve_core::config::RunnerOptions;
 use tensorserve_probe::ProbeConfig;
 
-use super::check::Check;
+use super::check::{Check, listed};
 use super::environment::Environment;
-use super::groups::{EachModelSettings, ServerSettings};
-use super::units::{Bytes, List};
+use super::groups::{EachModelSettings, Isolation, Runner, ServerSettings};
+use super::units::Bytes;
 
 impl Check {
-    /// Whether a model runs in a process of its own.
-    pub(super) fn isolated(&mut self, each: &EachModelSettings) -> bool {
-        match each.isolation.as_deref() {
-            None | Some("none") => false,
-            Some("process") => true,
-            Some(other) => {
-                self.wrong("isolation", format!("{other:?} is neither none nor process"));
-                false
-            }
-        }
-    }
-
     /// The platform of a model with `runner = "python"`. It is no value of the setting `platform`, because
     /// that is also written where someone else than the operator may write it.
     pub(super) fn runner(&mut self, each: &EachModelSettings) -> Option<&'static str> {
-        match each.runner.as_deref() {
-            None | Some("native") => return None,
-            Some("python") => {}
-            Some(other) => {
-                self.wrong("runner", format!("{other:?} is neither native nor python"));
-                return None;
-            }
+        if each.runner() == Runner::Native {
+            return None;
         }
         if each.platform.is_some() {
             let why = "with runner = \"python\" a model has no other platform; remove the platform";
             self.clash(&["platform", "runner"], why);
         }
-        if each.isolation.as_deref() == Some("process") {
+        if each.isolation() == Isolation::Process {
             let why =
                 "with runner = \"python\" a model is in processes of its own; remove the isolation";
             self.clash(&["isolation", "runner"], why);
@@ -49,38 +32,35 @@ impl Check {
         }
         python
     }
+}
 
-    /// The processes of a model in Python.
-    pub(super) fn runner_options(&mut self, each: &EachModelSettings) -> RunnerOptions {
-        let cores = available_parallelism().map_or(1, std::num::NonZero::get);
-        let trusted = each.runner_trusted_types.clone();
-        RunnerOptions {
-            python: each.runner_python.clone(),
-            workers: self.at_least_one("runner_workers", each.runner_workers, cores.clamp(2, 8)),
-            timeout: self.some_time("runner_timeout", each.runner_timeout, 60),
-            memory_limit: each.runner_memory_limit.map(|Bytes(size)| size),
-            trusted_types: trusted.map_or(Vec::new(), |List(types)| types),
-        }
+/// The processes of a model in Python.
+pub(super) fn runner_options(each: &EachModelSettings) -> RunnerOptions {
+    let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+    RunnerOptions {
+        python: each.runner_python.clone(),
+        workers: each.runner_workers.unwrap_or(cores.clamp(2, 8)),
+        timeout: each.runner_timeout().0,
+        memory_limit: each.runner_memory_limit.map(|Bytes(size)| size),
+        trusted_types: listed(&each.runner_trusted_types),
     }
+}
 
-    /// How versions are probed; `isolates` tells whether a model is isolated at the start.
-    pub(super) fn probe(
-        &mut self,
-        server: &ServerSettings,
-        environment: &Environment,
-        isolates: bool,
-    ) -> ProbeConfig {
-        let memory = server.load_probe_memory.map(|Bytes(size)| size);
-        let memory = memory.map(|size| self.at_least_one("load_probe_memory", Some(size), 1));
-        let cache = || environment.cache_directory().join("probes");
-        ProbeConfig {
-            probes: server.load_probe.unwrap_or(true),
-            isolates,
-            memory_limit: memory.and_then(|size| u64::try_from(size).ok()),
-            timeout: self.some_time("load_probe_timeout", server.load_probe_timeout, 600),
-            cache: server.load_probe_cache.clone().unwrap_or_else(cache),
-            gpu: server.load_probe_gpu.unwrap_or(false),
-        }
+/// How versions are probed; `isolates` tells whether a model is isolated at the start.
+pub(super) fn probe(
+    server: &ServerSettings,
+    environment: &Environment,
+    isolates: bool,
+) -> ProbeConfig {
+    let memory = server.load_probe_memory.map(|Bytes(size)| size);
+    let cache = || environment.cache_directory().join("probes");
+    ProbeConfig {
+        probes: server.load_probe(),
+        isolates,
+        memory_limit: memory.and_then(|size| u64::try_from(size).ok()),
+        timeout: server.load_probe_timeout().0,
+        cache: server.load_probe_cache.clone().unwrap_or_else(cache),
+        gpu: server.load_probe_gpu(),
     }
 }
 

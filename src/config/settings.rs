@@ -89,6 +89,7 @@ impl Settings {
         let config = option(
             "config",
             "Configuration file (TOML). Its keys are the long options, with _ instead of -",
+            None,
         )
         .value_name("FILE")
         .value_parser(AsWritten(&[]))

@@ -2,47 +2,26 @@
 
 use tensorserve_store::{StoreConfig, is_variable};
 
-use super::check::Check;
 use super::environment::Environment;
 use super::groups::ServerSettings;
-use super::units::Bytes;
 
-/// The size of the cache by default.
-const CACHE_BYTES: usize = 64 << 30;
-
-impl Check {
-    /// How models in stores are reached and cached.
-    pub(super) fn stores(
-        &mut self,
-        server: &ServerSettings,
-        environment: &Environment,
-    ) -> StoreConfig {
-        let bytes = server.model_cache_bytes.map_or(CACHE_BYTES, |Bytes(size)| size);
-        let bytes = self.at_least_one("model_cache_bytes", Some(bytes), CACHE_BYTES);
-        let cache = server.model_cache_dir.clone();
-        let endpoint = server.store_endpoint.clone();
-        if let Some(url) = endpoint.as_deref().filter(|url| !is_http(url)) {
-            let why = "is not a URL; write, for example, http://127.0.0.1:9000";
-            self.wrong("store_endpoint", format!("{url:?} {why}"));
-        }
-        StoreConfig {
-            cache: cache.unwrap_or_else(|| environment.cache_directory().join("models")),
-            cache_bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            endpoint,
-            region: server.store_region.clone(),
-            anonymous: server.store_anonymous.unwrap_or(false),
-            allow_http: server.store_allow_http.unwrap_or(false),
-            environment: environment.text_of(is_variable),
-        }
+/// How models in stores are reached and cached.
+pub(super) fn stores(server: &ServerSettings, environment: &Environment) -> StoreConfig {
+    let cache = || environment.cache_directory().join("models");
+    StoreConfig {
+        cache: server.model_cache_dir.clone().unwrap_or_else(cache),
+        cache_bytes: u64::try_from(server.model_cache_bytes().0).unwrap_or(u64::MAX),
+        endpoint: server.store_endpoint.clone(),
+        region: server.store_region.clone(),
+        anonymous: server.store_anonymous(),
+        allow_http: server.store_allow_http(),
+        environment: environment.text_of(is_variable),
     }
-}
-
-fn is_http(url: &str) -> bool {
-    url.starts_with("http://") || url.starts_with("https://")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::units::Bytes;
     use super::super::{Config, Settings};
     use super::*;
 

@@ -2,6 +2,7 @@
 //! [`Config`], and in each of these ways to the same. A new setting is among them by its declaration; only one that
 //! needs an unusual value, or another setting, is named here.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +10,10 @@ use clap::Command;
 
 use super::environment::Environment;
 use super::written::{Mistakes, variable};
-use super::{Config, ModelSettings, Settings};
+use super::{
+    BatchSettings, Config, EachModelSettings, EngineConfig, ModelConfig, ModelSettings,
+    ServerSettings, Settings,
+};
 
 /// Settings of SageMaker's multi-model endpoints, which only its container has; it tests them itself.
 const ONLY_OF_A_CONTAINER: &str = "multi_model_";
@@ -190,8 +194,41 @@ fn documented() -> Vec<(String, String)> {
 #[test]
 fn the_documentation_has_every_setting_once_and_no_other() {
     let mut documented: Vec<String> = documented().into_iter().map(|(key, _)| key).collect();
-    documented.sort_unstable();
-    let mut declared = [ModelSettings::OWN, Settings::option_names().as_slice()].concat();
-    declared.sort_unstable();
-    assert_eq!(documented, declared);
+    for name in [ModelSettings::OWN, Settings::option_names().as_slice()].concat() {
+        let place = documented.iter().position(|key| key == name);
+        let place = place.unwrap_or_else(|| panic!("docs/configuration.md has no row for {name}"));
+        documented.swap_remove(place);
+    }
+    assert!(documented.is_empty(), "{documented:?} are no settings, or documented twice");
+}
+
+#[test]
+fn the_documentation_has_the_declared_defaults() {
+    let documented: BTreeMap<String, String> = documented().into_iter().collect();
+    let declared =
+        [ServerSettings::defaults(), EachModelSettings::defaults(), BatchSettings::defaults()];
+    for (name, default) in declared.concat() {
+        let cell = documented.get(name).expect(name);
+        assert!(cell.starts_with(&format!("`{default}`")), "{name} is {default}, not {cell}");
+    }
+}
+
+#[test]
+fn the_core_has_the_declared_defaults() {
+    let settings = Settings::default();
+    let config = Config::new(settings, &Environment::default()).expect("valid").engine();
+    let core = EngineConfig::default();
+    let of_core =
+        ModelConfig { runner: config.repository.common.runner.clone(), ..ModelConfig::default() };
+    assert_eq!(config.repository.common, of_core);
+    let loading = |it: &EngineConfig| {
+        let it = &it.repository;
+        (it.load_threads, it.max_load_retries, it.load_retry_interval, it.memory_limit)
+    };
+    assert_eq!(loading(&config), loading(&core));
+    let requests = |it: &EngineConfig| {
+        (it.request_timeout, it.response_cache_bytes, it.max_shadow_requests, it.max_tensor_bytes)
+    };
+    assert_eq!(requests(&config), requests(&core));
+    assert_eq!(config.batching.inline_budget, core.batching.inline_budget);
 }

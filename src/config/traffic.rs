@@ -3,24 +3,14 @@
 use super::check::Check;
 use super::groups::{EachModelSettings, ServerSettings};
 use super::settings::ModelSettings;
-use super::units::Bytes;
 use super::{RepositoryConfig, TrafficConfig};
 
-/// Copies of requests for shadow versions, by default.
-const MAX_SHADOW_REQUESTS: usize = 16;
-
-/// The smallest response cache: an entry takes at most a sixteenth of it.
-const LEAST_CACHE: usize = 1 << 20;
+/// What all models have in common.
+pub(super) fn common_traffic(each: &EachModelSettings) -> TrafficConfig {
+    TrafficConfig { response_cache: each.response_cache(), ..TrafficConfig::default() }
+}
 
 impl Check {
-    /// What all models have in common.
-    pub(super) fn common_traffic(&mut self, each: &EachModelSettings) -> TrafficConfig {
-        TrafficConfig {
-            response_cache: each.response_cache.unwrap_or(false),
-            ..TrafficConfig::default()
-        }
-    }
-
     /// Adds what one model has for itself.
     pub(super) fn traffic(&mut self, model: &ModelSettings, traffic: &mut TrafficConfig) {
         for (label, &weight) in &model.split {
@@ -41,28 +31,12 @@ impl Check {
         traffic.shadow.clone_from(&model.shadow);
     }
 
-    /// The number of copies of requests for shadow versions.
-    pub(super) fn max_shadow_requests(&mut self, server: &ServerSettings) -> usize {
-        let (name, number) = ("max_shadow_requests", server.max_shadow_requests);
-        self.at_least_one(name, number, MAX_SHADOW_REQUESTS)
-    }
-
-    /// The size of the response cache.
-    pub(super) fn response_cache_bytes(&mut self, server: &ServerSettings) -> usize {
-        let bytes = server.response_cache_bytes.map_or(0, |Bytes(size)| size);
-        if bytes > 0 && bytes < LEAST_CACHE {
-            self.wrong("response_cache_bytes", "must be at least 1MiB, or 0 for no cache");
-        }
-        bytes
-    }
-
     /// A model whose responses are to be kept needs memory for them.
     pub(super) fn check_cache(&mut self, server: &ServerSettings, repository: &RepositoryConfig) {
         let mut sources = repository.sources.iter().map(|source| &source.model);
         let is_wanted =
             repository.common.traffic.response_cache || sources.any(|it| it.traffic.response_cache);
-        let has_memory = server.response_cache_bytes.is_some_and(|Bytes(size)| size > 0);
-        if is_wanted && !has_memory {
+        if is_wanted && server.response_cache_bytes().0 == 0 {
             let why = "response_cache has no effect without memory for responses: set \
                        response_cache_bytes, such as 64MiB";
             self.clash(&["response_cache", "response_cache_bytes"], why);

@@ -1,5 +1,6 @@
 //! Values with units, as users write them.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -43,6 +44,71 @@ impl Port {
 /// A list of values separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
+
+impl Span {
+    /// So many seconds.
+    #[must_use]
+    pub const fn seconds(seconds: u64) -> Self {
+        Span(Duration::from_secs(seconds))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Span(time) = *self;
+        let seconds = time.as_secs();
+        if !time.subsec_nanos().is_multiple_of(1_000_000) {
+            write!(formatter, "{}us", time.as_micros())
+        } else if time.subsec_nanos() > 0 {
+            write!(formatter, "{}ms", time.as_millis())
+        } else if seconds > 60 && seconds.is_multiple_of(60) {
+            write!(formatter, "{}m", seconds / 60)
+        } else {
+            write!(formatter, "{seconds}s")
+        }
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Bytes(size) = *self;
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let divides = |(shift, _): &(u32, &str)| size > 0 && size.is_multiple_of(1 << shift);
+        match units.into_iter().find(divides) {
+            Some((shift, unit)) => write!(formatter, "{}{unit}", size >> shift),
+            None => write!(formatter, "{size}"),
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::Bytes(size) => Bytes(*size).fmt(formatter),
+            Amount::Percent(percent) => write!(formatter, "{percent}%"),
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Port::Off => formatter.write_str("off"),
+            Port::Number(number) => number.fmt(formatter),
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for List<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let List(items) = self;
+        for (at, item) in items.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "," };
+            write!(formatter, "{separator}{item}")?;
+        }
+        Ok(())
+    }
+}
 
 impl FromStr for Span {
     type Err = String;
@@ -171,6 +237,21 @@ mod tests {
         assert_eq!("0".parse(), Ok(Port::Number(0)));
         assert!("65536".parse::<Port>().is_err());
         assert!("on".parse::<Port>().is_err());
+    }
+
+    #[test]
+    fn values_are_shown_as_users_write_them() {
+        fn same<T: FromStr + fmt::Display>(texts: &[&str]) {
+            for text in texts {
+                let shown = text.parse::<T>().map(|value| value.to_string());
+                assert_eq!(shown.ok().as_deref(), Some(*text));
+            }
+        }
+        same::<Span>(&["0s", "250ms", "1500us", "60s", "75s", "10m"]);
+        same::<Bytes>(&["0", "1000", "512KiB", "64MiB", "64GiB"]);
+        same::<Amount>(&["25%", "8GiB"]);
+        same::<Port>(&["8500", "0", "off"]);
+        same::<List<i64>>(&["1,2,4", ""]);
     }
 
     #[test]

@@ -17,9 +17,6 @@ const SIGNS: [&str; 4] =
 /// The default of `AIP_HTTP_PORT`.
 const HTTP_PORT: u16 = 8080;
 
-/// The gRPC port of `serve`, unless a setting names another one.
-const GRPC_PORT: u16 = 8501;
-
 /// The values of the variables, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variables {
@@ -70,7 +67,8 @@ pub fn read(environment: &Environment) -> Option<Variables> {
     settings.server.host = Some("0.0.0.0".to_owned());
     settings.server.http_port = port.map(Port::Number);
     // The service has no use for gRPC.
-    settings.server.grpc_port = (port == Some(GRPC_PORT)).then_some(Port::Off);
+    let is_taken = settings.server.http_port == Some(settings.server.grpc_port());
+    settings.server.grpc_port = is_taken.then_some(Port::Off);
     let storage = text("AIP_STORAGE_URI").map(PathBuf::from);
     Some(Variables { settings, routes, storage })
 }

@@ -170,8 +170,8 @@ impl Start {
             load_timeout: variables.load_timeout,
             ports,
             memory_limit: server.multi_model_memory_limit.map(|Bytes(limit)| limit as u64),
-            evict: server.multi_model_evict.unwrap_or(false),
-            load_on_use: server.multi_model_load_on_use.unwrap_or(false),
+            evict: server.multi_model_evict(),
+            load_on_use: server.multi_model_load_on_use(),
         });
         Ok(())
     }
