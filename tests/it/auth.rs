@@ -488,6 +488,33 @@ fn refusals_are_counted() {
 }
 
 #[test]
+fn who_lacks_the_permission_is_refused_before_memory_is_taken() {
+    let people = People::new();
+    let place = Place::of(&Model::default(), |settings| {
+        settings.server.auth_file = Some(people.file());
+        settings.server.max_request_memory = Some("1MiB".parse().expect("a size"));
+    });
+    let caller = Caller::connect(place.server.grpc_address()).expect("connects");
+    let call = |key| caller.begin(crate::support::grpc::PREDICT, Some(&bearer(key)));
+    let post = |key| ask(&place, "POST", PREDICT, Some(&bearer(key))).status;
+    assert_eq!(caller.begin(crate::support::grpc::PREDICT, None), Code::Unauthenticated);
+    let memory = place.server.engine.request_memory();
+    let mut held = Vec::new();
+    while let Ok(request) = memory.request() {
+        held.push(request);
+    }
+    let (used, refused) = (memory.used(), memory.refused());
+    for (key, code, status) in
+        [("nobody's", Code::Unauthenticated, 401), ("key-of-metrics", Code::PermissionDenied, 403)]
+    {
+        assert_eq!((call(key), post(key)), (code, status), "{key}");
+        assert_eq!((memory.used(), memory.refused()), (used, refused), "{key}");
+    }
+    assert_eq!((call("key-of-infer"), post("key-of-infer")), (Code::ResourceExhausted, 503));
+    assert!(memory.refused() > refused);
+}
+
+#[test]
 fn calls_over_the_unix_socket_ask_for_their_role() {
     let people = People::new();
     let folder = tempfile::tempdir().expect("temporary directory");

@@ -12,7 +12,6 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
-use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::Result;
 use tensorserve_trace::Observer;
 
@@ -94,11 +93,6 @@ impl ServedApi {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.engine
-    }
-
-    /// The memory of a request of which only the head has arrived: none.
-    pub(crate) fn silent_budget(&self) -> RequestBudget {
-        self.0.engine.request_memory().silent_request()
     }
 
     pub(crate) fn observer(&self) -> &Observer {

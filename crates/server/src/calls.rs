@@ -1,20 +1,20 @@
-//! The layer before all gRPC services: it checks the permission that a method requires, limits how long
-//! messages and responses take, and catches panics ([`caught`](super::caught)).
+//! The layer before all gRPC services: it takes calls through [`admission`](super::admission), and limits how long
+//! messages and responses take.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::pin::Pin;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::{Either, Join, Map, join};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
+use tonic::codegen::{BoxFuture, Service, http};
 use tower_layer::Layer;
 
-use super::caught::CaughtService;
+use super::admission::{self, Admission, Admitted, ArrivedRequest, Asked, Ended, Refusal};
+use super::caught::CaughtCall;
 use super::deadline;
 use super::gate::Gate;
 use super::held_call::HeldBody;
@@ -24,11 +24,11 @@ use super::recorded::RecordedCall;
 use super::silent::SilentCalls;
 use super::timed_body::{Arrival, TimedBody};
 use crate::api::{OWN_METHODS, ServedApi};
-use tensorserve_auth::{AuthError, AuthOutcome, Permission};
-use tensorserve_core::engine::InFlight;
+use tensorserve_auth::Permission;
 use tensorserve_protocol::grpc::{ClientDeadline, FollowingFields};
-use tensorserve_tensor::budget::{Budgeted, RequestBudget};
-use tensorserve_trace::Traced;
+use tensorserve_tensor::budget::RequestBudget;
+use tensorserve_tensor::error::Result;
+use tensorserve_trace::{Observer, RequestTrace};
 
 /// The permission that the method at `path` requires. A method that is not listed is for admins
 /// only.
@@ -38,49 +38,47 @@ fn permission(methods: &[(&str, Permission)], path: &str) -> Permission {
     listed.map_or(Permission::Admin, |(_, permission)| *permission)
 }
 
-/// Puts the gate before services.
+/// Puts the admission before services.
 #[derive(Clone)]
-pub(super) struct GateLayer {
-    pub(super) gate: Gate,
-    pub(super) api: ServedApi,
-    /// How long the message of a call may take to arrive.
-    pub(super) body_timeout: Duration,
-    pub(super) silent_calls: SilentCalls,
-}
+pub(super) struct GateLayer(Arc<CallLimits>);
 
-impl<S> Layer<S> for GateLayer {
-    type Service = GatedService<CaughtService<S>>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        let inner = CaughtService::new(inner, self.api.engine().metrics().clone());
-        let (gate, api) = (self.gate.clone(), self.api.clone());
-        let (body_timeout, silent_calls) = (self.body_timeout, self.silent_calls.clone());
-        GatedService { inner, gate, api, body_timeout, silent_calls }
-    }
-}
-
-/// Services after the gate.
-#[derive(Clone)]
-pub(super) struct GatedService<S> {
-    inner: S,
-    gate: Gate,
+/// What all calls share.
+struct CallLimits {
+    admission: Admission,
     api: ServedApi,
+    /// How long the message of a call may take to arrive.
     body_timeout: Duration,
     silent_calls: SilentCalls,
 }
 
+impl GateLayer {
+    pub(super) fn new(
+        gate: Gate,
+        api: &ServedApi,
+        body_timeout: Duration,
+        silent_calls: SilentCalls,
+    ) -> Self {
+        let (admission, api) = (Admission::new(gate, api), api.clone());
+        GateLayer(Arc::new(CallLimits { admission, api, body_timeout, silent_calls }))
+    }
+}
+
+impl<S> Layer<S> for GateLayer {
+    type Service = GatedService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        GatedService { inner, limits: Arc::clone(&self.0) }
+    }
+}
+
+/// Services after the admission.
+#[derive(Clone)]
+pub(super) struct GatedService<S> {
+    inner: S,
+    limits: Arc<CallLimits>,
+}
+
 type Response = http::Response<Body>;
-type CallResult = Result<Response, Infallible>;
-/// The service's response, counted as in flight until it is complete.
-type InFlightResponse<F> =
-    Map<Join<BudgetedCall<F>, Ready<CallResources>>, fn((CallResult, CallResources)) -> CallResult>;
-/// The service's response, within the memory of the request.
-type BudgetedCall<F> = Budgeted<F>;
-/// What a call holds until its response is there, or sent.
-type CallResources = (InFlight, RequestBudget);
-type Checked = Pin<Box<dyn Future<Output = CallResult> + Send>>;
-/// The service's response, or a refusal, or one of them after credentials have been checked.
-type Passed<F> = Either<InFlightResponse<F>, Either<Ready<CallResult>, Checked>>;
 
 impl<S> Service<http::Request<Body>> for GatedService<S>
 where
@@ -88,160 +86,173 @@ where
         + Clone
         + Send
         + 'static,
-    S::Future: Send + Unpin,
+    S::Future: Send,
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<Passed<S::Future>, Checked>;
+    type Future = BoxFuture<Response, Infallible>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let recorded = self.record(&mut request);
-        let Some(deadline) = deadline::of(request.headers()) else {
-            return match recorded {
-                None => Either::Left(self.pass(request)),
-                Some(recorded) => Either::Right(answered(recorded, self.pass(request))),
-            };
-        };
-        request.extensions_mut().insert(ClientDeadline(deadline));
-        let call = deadline::end(deadline, self.pass(request)).boxed();
-        Either::Right(match recorded {
-            None => call,
-            Some(recorded) => answered(recorded, call),
-        })
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        // Only the service that was polled is ready; its clone may not be.
+        let clone = self.inner.clone();
+        let service = std::mem::replace(&mut self.inner, clone);
+        let call = GrpcArrival::new(service, Arc::clone(&self.limits), request);
+        Box::pin(async move { Ok(answer(call).await) })
     }
 }
 
-impl<S> GatedService<S>
+/// The response to a call.
+async fn answer<S>(mut call: GrpcArrival<S>) -> Response
 where
-    S: Service<http::Request<Body>, Response = Response, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + Unpin,
+    S: Service<http::Request<Body>, Response = Response, Error = Infallible> + Send,
+    S::Future: Send,
 {
-    /// The record of the call, if it is recorded.
-    fn record(&self, request: &mut http::Request<Body>) -> Option<RecordedCall> {
-        let client = request.extensions().get().and_then(|client: &ConnectedClient| client.address);
-        let recorded = RecordedCall::begin(self.api.observer(), request, client)?;
-        if let Some(method) = self.api.method_name(request.uri().path()) {
-            recorded.trace().note(|facts| facts.route = Some(method.to_owned()));
+    let limits = Arc::clone(&call.limits);
+    let (record, answer) = limits.admission.pass(&mut call).await;
+    let response = answer.unwrap_or_else(|ended| match ended {
+        Ended::Panicked => call.caught.status().into_http(),
+        Ended::Late => deadline::passed().into_http(),
+    });
+    match record {
+        Some(record) => record.answered(response),
+        None => response,
+    }
+}
+
+/// A call whose head has arrived, and the service that answers it.
+struct GrpcArrival<S> {
+    service: S,
+    limits: Arc<CallLimits>,
+    request: http::Request<Body>,
+    deadline: Option<Instant>,
+    permission: Permission,
+    /// Its panics.
+    caught: CaughtCall,
+}
+
+impl<S> GrpcArrival<S> {
+    fn new(service: S, limits: Arc<CallLimits>, mut request: http::Request<Body>) -> Self {
+        let deadline = deadline::of(request.headers());
+        if let Some(deadline) = deadline {
+            request.extensions_mut().insert(ClientDeadline(deadline));
         }
-        request.extensions_mut().insert(recorded.trace().clone());
-        Some(recorded)
+        let metrics = limits.api.engine().metrics().clone();
+        let caught = CaughtCall::new(request.uri().path_and_query().cloned(), metrics);
+        let permission = Permission::Admin;
+        GrpcArrival { service, limits, request, deadline, permission, caught }
+    }
+
+    /// The client's address, if it is known.
+    fn address(&self) -> Option<IpAddr> {
+        let client: &ConnectedClient = self.request.extensions().get()?;
+        client.address
     }
 
     /// What the client of the method sends.
-    fn arrival(
-        &self,
-        request: &http::Request<Body>,
-        permission: Permission,
-        budget: &RequestBudget,
-    ) -> Arrival {
-        let path = request.uri().path();
+    fn arrival(&self, budget: &RequestBudget) -> Arrival {
+        let path = self.request.uri().path();
         if path.starts_with("/grpc.reflection.") {
             return Arrival::SmallMessages;
         }
-        if !self.api.takes_stream(path) {
-            let is_probe = permission == Permission::Public;
+        if !self.limits.api.takes_stream(path) {
+            let is_probe = self.permission == Permission::Public;
             return Arrival::Message { budget: budget.clone(), is_probe };
         }
-        let authorization = request.headers().get(http::header::AUTHORIZATION);
-        Arrival::Messages(authorization.and_then(|value| self.gate.revocation(value.as_bytes())))
+        let gate = self.limits.admission.gate();
+        let authorization = self.request.headers().get(http::header::AUTHORIZATION);
+        Arrival::Messages(authorization.and_then(|value| gate.revocation(value.as_bytes())))
     }
 
-    /// Passes the request to the service if the gate admits it.
-    fn pass(&mut self, request: http::Request<Body>) -> Passed<S::Future> {
-        let path = request.uri().path();
-        let permission = permission(self.api.protocol_methods(), path);
-        let budget = self.api.silent_budget();
-        let (limit, arrival) = (self.body_timeout, self.arrival(&request, permission, &budget));
-        let records = (self.api.engine().metrics().clone(), request.extensions().get().cloned());
+    /// The call for the service, with a body that arrives within limits.
+    fn take_request(&mut self, arrival: Arrival) -> http::Request<Body> {
+        let request = std::mem::take(&mut self.request);
         let client = request.extensions().get().cloned().unwrap_or_default();
-        let ConnectedClient { address, .. } = client;
-        let silence = (client, self.silent_calls.clone());
-        let request =
-            request.map(|body| Body::new(TimedBody::new(body, limit, arrival, records, silence)));
-        let path = request.uri().path();
-        let authorization = request.headers().get(http::header::AUTHORIZATION);
-        let authorization = authorization.map(http::HeaderValue::as_bytes);
-        match self.gate.ask(permission, authorization, address) {
-            AuthOutcome::Decided(Ok(identity)) => {
-                priority::grant(&budget, &identity, asked_priority(&request));
-                let in_flight = self.api.engine().metrics().in_flight();
-                let call = Budgeted::new(budget.clone(), self.inner.call(request));
-                let response = join(call, ready((in_flight, budget)));
-                Either::Left(
-                    response.map(|(response, (_in_flight, budget))| held(response, budget)),
-                )
-            }
-            AuthOutcome::Decided(Err(refusal)) => {
-                self.gate.count(refusal);
-                Either::Right(Either::Left(ready(Ok(refuse(path, refusal)))))
-            }
-            AuthOutcome::Pending(checking) => {
-                // Only the service that was polled is ready; its clone may not be.
-                let clone = self.inner.clone();
-                let mut inner = std::mem::replace(&mut self.inner, clone);
-                let (gate, in_flight) =
-                    (self.gate.clone(), self.api.engine().metrics().in_flight());
-                let checked = async move {
-                    let _in_flight = in_flight;
-                    match checking.result().await {
-                        Ok(identity) => {
-                            priority::grant(&budget, &identity, asked_priority(&request));
-                            let call = inner.call(request);
-                            held(Budgeted::new(budget.clone(), call).await, budget)
-                        }
-                        Err(refusal) => {
-                            gate.count(refusal);
-                            Ok(refuse(request.uri().path(), refusal))
-                        }
-                    }
-                };
-                Either::Right(Either::Right(checked.boxed()))
-            }
-        }
+        let silence = (client, self.limits.silent_calls.clone());
+        let metrics = self.limits.api.engine().metrics().clone();
+        let records = (metrics, request.extensions().get().cloned());
+        let limit = self.limits.body_timeout;
+        request.map(|body| Body::new(TimedBody::new(body, limit, arrival, records, silence)))
     }
 }
 
-/// The response of a call that is recorded.
-fn answered(
-    recorded: RecordedCall,
-    call: impl Future<Output = CallResult> + Send + 'static,
-) -> Checked {
-    let call = Traced::new(Some(recorded.trace().clone()), Box::pin(call));
-    call.map(|response| response.map(|response| recorded.answered(response))).boxed()
+impl<S> ArrivedRequest for GrpcArrival<S>
+where
+    S: Service<http::Request<Body>, Response = Response, Error = Infallible> + Send,
+    S::Future: Send,
+{
+    type Record = RecordedCall;
+    type Answer = Response;
+
+    fn record(&mut self, observer: &Observer) -> Option<RecordedCall> {
+        let recorded = RecordedCall::begin(observer, &self.request, self.address())?;
+        self.request.extensions_mut().insert(recorded.trace().clone());
+        Some(recorded)
+    }
+
+    fn trace(record: &RecordedCall) -> &Arc<RequestTrace> {
+        record.trace()
+    }
+
+    /// The gRPC library has a timer for it.
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn ask(&mut self, _gate: &Gate, trace: Option<&Arc<RequestTrace>>) -> Result<Asked<'_>> {
+        let path = self.request.uri().path();
+        if let Some(trace) = trace
+            && let Some(method) = self.limits.api.method_name(path)
+        {
+            trace.note(|facts| facts.route = Some(method.to_owned()));
+        }
+        self.permission = permission(self.limits.api.protocol_methods(), path);
+        let headers = self.request.headers();
+        let bytes = |name| headers.get(name).map(http::HeaderValue::as_bytes);
+        Ok(Asked {
+            permission: self.permission,
+            authorization: bytes(http::header::AUTHORIZATION),
+            address: self.address(),
+            priority: bytes(PRIORITY),
+        })
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> Response {
+        let error = match refusal {
+            Refusal::Request(error) => error,
+            Refusal::Client(refusal) => refusal.error(),
+        };
+        log::debug!("{}: {error}", self.request.uri().path());
+        let code = tonic::Code::from(i32::from(error.code().grpc()));
+        Status::new(code, error.message()).into_http()
+    }
+
+    async fn handle(&mut self, admitted: Admitted<'_>) -> Response {
+        let Admitted { budget, trace, .. } = admitted;
+        let arrival = self.arrival(&budget);
+        let request = self.take_request(arrival);
+        let answering = pin!(self.service.call(request));
+        let Ok(response) = admission::run(&budget, trace, answering).await;
+        held(self.caught.within(response), budget)
+    }
 }
 
+/// The metadata that asks for a priority.
 const PRIORITY: http::HeaderName = http::HeaderName::from_static(priority::PRIORITY);
-
-/// What the metadata of a call says about its priority.
-fn asked_priority(request: &http::Request<Body>) -> Option<&[u8]> {
-    request.headers().get(PRIORITY).map(http::HeaderValue::as_bytes)
-}
 
 /// A message of up to this size fits the buffers of its connection.
 const SMALL_RESPONSE: usize = 32 << 10;
 
 /// The response, which holds the memory of its request until it is sent.
-fn held(response: CallResult, budget: RequestBudget) -> CallResult {
-    let Ok(mut response) = response;
+fn held(mut response: Response, budget: RequestBudget) -> Response {
     let following = response.extensions_mut().remove::<FollowingFields>();
     if following.is_none() && budget.held() <= SMALL_RESPONSE {
-        return Ok(response);
+        return response;
     }
-    Ok(response.map(|body| Body::new(HeldBody::new(body, following, budget))))
-}
-
-fn refuse(path: &str, refusal: AuthError) -> Response {
-    let error = refusal.error();
-    log::debug!("{path}: {error}");
-    let code = tonic::Code::from(i32::from(error.code().grpc()));
-    Status::new(code, error.message()).into_http()
+    response.map(|body| Body::new(HeldBody::new(body, following, budget)))
 }
 
 #[cfg(test)]

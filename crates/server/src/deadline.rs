@@ -1,14 +1,9 @@
 //! The timeout that a gRPC client sets for a call (`grpc-timeout`).
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Response};
+use tonic::codegen::http::HeaderMap;
 
 /// The deadline of a call whose head arrived now; `None` without a valid `grpc-timeout`.
 pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
@@ -16,25 +11,12 @@ pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
     Instant::now().checked_add(time(text)?)
 }
 
-/// The response of `call`, or `DEADLINE_EXCEEDED` at `deadline`.
+/// The status of a call whose deadline has passed.
 ///
-/// The gRPC library also ends calls at that time, but as if the client had cancelled them. It wakes
-/// this future for that, and this future is polled first, so no timer is needed here.
-pub(super) async fn end(
-    deadline: Instant,
-    call: impl Future<Output = Result<Response<Body>, Infallible>>,
-) -> Result<Response<Body>, Infallible> {
-    let mut call = pin!(call);
-    let ended = poll_fn(|context| match call.as_mut().poll(context) {
-        Poll::Ready(answer) => Poll::Ready(Some(answer)),
-        Poll::Pending if Instant::now() >= deadline => Poll::Ready(None),
-        Poll::Pending => Poll::Pending,
-    });
-    match ended.await {
-        Some(answer) => answer,
-        None => Ok(Status::deadline_exceeded("the request's deadline (grpc-timeout) has passed")
-            .into_http()),
-    }
+/// The gRPC library also ends calls at that time, but as if the client had cancelled them. It wakes the call for that,
+/// and the call is polled first, so no timer is needed here.
+pub(super) fn passed() -> Status {
+    Status::deadline_exceeded("the request's deadline (grpc-timeout) has passed")
 }
 
 /// The time in a `grpc-timeout` header: digits and a unit.

@@ -1,4 +1,4 @@
-//! Admits or refuses every request, before anything else processes it.
+//! Decides who is admitted, for [`admission`](super::admission).
 //!
 //! Routes and gRPC methods require a [`Permission`]; the [`Authenticator`] decides whether a client
 //! has it.
@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_web::HttpRequest;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -21,7 +20,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 /// The authentication schemes, for the `WWW-Authenticate` header.
 const CHALLENGE: &str = "Basic realm=\"tensorserve\", charset=\"UTF-8\", Bearer";
 
-/// Admits requests. Cheap to clone.
+/// Knows who is admitted. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Gate {
     authenticator: Option<Authenticator>,
@@ -89,38 +88,24 @@ impl Gate {
         Some(Revocation::Watch(authenticator, Bytes::copy_from_slice(authorization)))
     }
 
-    /// Admits an HTTP request if its client has `permission`; otherwise `refuse` writes the error.
-    /// `is_own`: without authentication, only requests to a name of this server are admitted. Nor may pages of other
-    /// servers then change what is served.
-    pub(super) async fn admit(
+    /// Checks an HTTP request that requires `permission`, whoever sent it. `is_own`: without authentication, only
+    /// requests to a name of this server are answered. Nor may pages of other servers then change what is served.
+    ///
+    /// # Errors
+    /// If it may have come from a page of another server, or if the console must not make changes.
+    pub(super) fn check(
         &self,
         permission: Permission,
         is_own: bool,
-        request: &HttpRequest,
-        refuse: impl Fn(Error, u16) -> Reply,
-    ) -> Result<Identity, Reply> {
-        let headers = request.headers();
-        let checked = if permission == Permission::ConsoleAdmin {
+        headers: &HeaderMap,
+    ) -> Result<()> {
+        if permission == Permission::ConsoleAdmin {
             self.check_change(headers)
         } else if !self.is_shut() && (is_own || changes_from_a_page(permission, headers)) {
             self.check_page(headers)
         } else {
             Ok(())
-        };
-        if let Err(error) = checked {
-            let status = error.http_status();
-            return Err(refuse(error, status));
         }
-        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let address = request.peer_addr().map(|address| address.ip());
-        let answer = match self.ask(permission, authorization, address) {
-            AuthOutcome::Decided(answer) => answer,
-            AuthOutcome::Pending(checking) => checking.result().await,
-        };
-        answer.map_err(|refusal| {
-            self.count(refusal);
-            turn_away(refusal, headers, refuse)
-        })
     }
 
     /// Checks that the console may make changes, and that the request comes from one of its pages.
@@ -204,8 +189,8 @@ fn has_no_body(headers: &HeaderMap) -> bool {
     !headers.contains_key("transfer-encoding") && matches!(length, None | Some("0"))
 }
 
-/// The refusal of a request over HTTP.
-fn turn_away(
+/// The refusal of a request over HTTP, whose error `refuse` writes.
+pub(super) fn turn_away(
     refusal: AuthError,
     headers: &HeaderMap,
     refuse: impl Fn(Error, u16) -> Reply,

@@ -174,7 +174,7 @@ fn serving(
     }
     let silent_calls = SilentCalls::new(activity.clone());
     let body_timeout = config.http.body_timeout;
-    let layer = GateLayer { gate, api: api.clone(), body_timeout, silent_calls };
+    let layer = GateLayer::new(gate, api, body_timeout, silent_calls);
     let listener = activity.clone();
     let ending = async move { listener.until_ending().await }.shared();
     let mut listeners = Vec::new();

@@ -1,26 +1,26 @@
-//! One request: route, gate, payload, handler, response.
+//! One request: route, admission, payload, handler, response.
 //!
 //! Routing uses [`tensorserve_protocol::RouteTable`] and not the HTTP library's router: TensorFlow
 //! Serving's paths are case-insensitive, may include the query, and have their own errors.
 
 use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actix_web::dev::Payload;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use futures_util::{FutureExt, future};
 
+use super::admission::{self, Admission, Admitted, ArrivedRequest, Asked, Refusal};
 use super::body::{self, BodyError, BodyLimits};
 use super::connection::RequestProgress;
 use super::direct::ConnectionWriter;
-use super::gate::{Gate, hushed};
+use super::gate::{Gate, hushed, turn_away};
 use super::recorded::RecordedRequest;
 use super::trace::Tracing;
 use super::{builtin, cors, form, held, priority};
@@ -30,11 +30,11 @@ use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
     Body, BodyKind, CorsScope, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
-    RoutedRequest,
+    RouteScope, RoutedRequest,
 };
-use tensorserve_tensor::budget::{Budgeted, RequestBudget};
-use tensorserve_tensor::error::Error;
-use tensorserve_trace::{RequestTrace, Traced};
+use tensorserve_tensor::budget::RequestBudget;
+use tensorserve_tensor::error::{Error, Result};
+use tensorserve_trace::{Observer, RequestTrace};
 
 /// The header as the HTTP library looks it up without reading it again.
 const PRIORITY: HeaderName = HeaderName::from_static(priority::PRIORITY);
@@ -47,7 +47,7 @@ pub(super) struct HttpState {
     body_limits: (usize, Duration),
     cors: Cors,
     tracing: Tracing,
-    gate: Gate,
+    admission: Admission,
     is_encrypted: bool,
 }
 
@@ -67,7 +67,8 @@ impl HttpState {
         let body_limits = (config.http.max_body_bytes, config.http.body_timeout);
         let (cors, tracing) = (config.http.cors, Tracing::new(&config.http));
         let is_encrypted = config.http.tls.is_some();
-        HttpState { api, body_limits, cors, tracing, gate, is_encrypted }
+        let admission = Admission::new(gate, &api);
+        HttpState { api, body_limits, cors, tracing, admission, is_encrypted }
     }
 
     pub(super) fn activity(&self) -> &ListenerActivity {
@@ -99,23 +100,17 @@ pub(super) async fn dispatch(
     state: web::Data<HttpState>,
 ) -> HttpResponse {
     let start = Instant::now();
-    let mut recorded =
-        RecordedRequest::begin(state.api.observer(), &request, start, state.is_encrypted);
     let mut trace = state.tracing.of(request.headers());
     let activity = state.activity();
     activity.step();
     let serving = request.conn_data::<Rc<RequestProgress>>().map(RequestProgress::serve);
-    let in_flight = state.api.engine().metrics().in_flight();
-    let record = recorded.as_ref().map(RecordedRequest::trace);
-    let answering = answer(&request, payload.into_inner(), &state, start, record);
-    let answering = AssertUnwindSafe(answering);
-    let RoutedReply { mut reply, cors: scope, budget } =
-        answering.catch_unwind().await.unwrap_or_else(|_| {
-            state.api.engine().metrics().panicked();
-            let error = Error::internal("internal error; see the server log");
-            RoutedReply::new(Reply::error(error, 500), CorsScope::default())
-        });
-    drop(in_flight);
+    let headers = HeadersOf(request.headers());
+    let mut arrived = HttpArrival::new(&request, &headers, payload.into_inner(), &state, start);
+    let (mut recorded, answer) = state.admission.pass(&mut arrived).await;
+    let RoutedReply { mut reply, cors: scope, budget } = answer.unwrap_or_else(|_| {
+        let error = Error::internal("internal error; see the server log");
+        RoutedReply::new(Reply::error(error, 500), CorsScope::default())
+    });
     trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
     if reply.error.as_ref().is_some_and(Error::is_overload) {
@@ -138,7 +133,7 @@ pub(super) async fn dispatch(
         recorded.sent(reply.body.len() + reply.parts.iter().map(Bytes::len).sum::<usize>());
     }
     trace.report(&mut response, start, reply.timing);
-    cors::allow(state.cors, &request, scope, state.gate.is_shut(), &mut response);
+    cors::allow(state.cors, &request, scope, state.admission.gate().is_shut(), &mut response);
     if activity.is_closing() {
         response.force_close();
     }
@@ -160,106 +155,175 @@ pub(super) async fn dispatch(
     }))
 }
 
-async fn answer(
-    request: &HttpRequest,
+/// A request that has arrived, and what answers it.
+struct HttpArrival<'r> {
+    request: &'r HttpRequest,
+    head: RequestHead<'r>,
     payload: Payload,
-    state: &HttpState,
+    state: &'r HttpState,
     start: Instant,
-    trace: Option<&Arc<RequestTrace>>,
-) -> RoutedReply {
-    let (headers, uri) = (HeadersOf(request.headers()), request.uri());
-    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
-    let head = RequestHead { method: request.method().as_str(), target, headers: &headers };
-    // A preflight request has no credentials.
-    if let Some(preflight) = cors::Preflight::of(state.cors, request) {
-        let head = RequestHead { method: preflight.method(), ..head };
-        let cors = match state.api.table().find(&head) {
-            RouteMatch::Route(route, _) => route.allowed_cors(),
-            RouteMatch::NoRoute(scope, _) => scope.allowed_cors(),
-            RouteMatch::Nothing => CorsScope::default(),
-        };
-        if cors.simple {
-            return RoutedReply::new(preflight.answer(), cors);
-        }
+    target: Target<'r>,
+}
+
+/// What answers a request.
+enum Target<'r> {
+    Route(&'r Route, PathParams<'r>),
+    NoRoute(&'r RouteScope, NoRoute),
+    Nothing,
+    /// The settings for another request, which a browser asks about.
+    Preflight(cors::Preflight<'r>, CorsScope),
+}
+
+impl<'r> HttpArrival<'r> {
+    fn new(
+        request: &'r HttpRequest,
+        headers: &'r HeadersOf<'r>,
+        payload: Payload,
+        state: &'r HttpState,
+        start: Instant,
+    ) -> Self {
+        let uri = request.uri();
+        let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+        let head = RequestHead { method: request.method().as_str(), target, headers };
+        HttpArrival { request, head, payload, state, start, target: Target::Nothing }
     }
-    match state.api.table().find(&head) {
-        RouteMatch::Route(route, params) => {
-            if let Some(trace) = trace {
-                trace.note(|facts| facts.route = Some(route.path().to_owned()));
-            }
-            answer_route(route, params, head, request, payload, state, (start, trace)).await
-        }
-        RouteMatch::NoRoute(scope, missing) => {
-            let permission = scope.permission_for(head.method);
-            let refuse = |error, status| scope.refuse(error, status);
-            let admitted = state.gate.admit(permission, false, request, refuse).await;
-            let reply = match admitted {
-                Ok(_) => scope.answer(&head, &missing),
-                Err(refusal) => refusal,
+
+    fn find(&self) -> Target<'r> {
+        let (state, table) = (self.state, self.state.api.table());
+        if let Some(preflight) = cors::Preflight::of(state.cors, self.request) {
+            let head = RequestHead { method: preflight.method(), ..self.head };
+            let cors = match table.find(&head) {
+                RouteMatch::Route(route, _) => route.allowed_cors(),
+                RouteMatch::NoRoute(scope, _) => scope.allowed_cors(),
+                RouteMatch::Nothing => CorsScope::default(),
             };
-            RoutedReply::new(reply, scope.allowed_cors())
+            if cors.simple {
+                return Target::Preflight(preflight, cors);
+            }
         }
-        RouteMatch::Nothing => {
-            let reply = builtin::not_found(&head, &NoRoute::Path);
-            RoutedReply::new(reply, CorsScope::default())
+        match table.find(&self.head) {
+            RouteMatch::Route(route, params) => Target::Route(route, params),
+            RouteMatch::NoRoute(scope, missing) => Target::NoRoute(scope, missing),
+            RouteMatch::Nothing => Target::Nothing,
         }
     }
 }
 
-/// Answers a request that matches a route.
-async fn answer_route<'r>(
-    route: &'r Route,
-    params: PathParams<'r>,
-    head: RequestHead<'r>,
-    request: &HttpRequest,
-    payload: Payload,
-    state: &HttpState,
-    (start, trace): (Instant, Option<&Arc<RequestTrace>>),
-) -> RoutedReply {
-    let permission = route.permission();
-    let refuse = |error, status| route.refuse(error, status);
-    let refused = |reply| RoutedReply::new(reply, route.allowed_cors());
-    let admitted = state.gate.admit(permission, route.has_own_host(), request, refuse).await;
-    let identity = match admitted {
-        Ok(identity) => identity,
-        Err(refusal) => return refused(refusal),
-    };
-    let budget = state.api.silent_budget();
-    let asked = request.headers().get(PRIORITY).map(HeaderValue::as_bytes);
-    priority::grant(&budget, &identity, asked);
-    let (most, time) = state.body_limits;
-    let limits = BodyLimits::new(most, time).over(state.activity(), request.conn_data());
-    let read = read_body(route, &head, request.headers(), payload, limits, &budget);
-    let body = match read.await {
-        Ok(body) => body,
-        Err(BodyError { status, error }) => {
-            // A client that sends its body too slowly is not shed.
-            if error.is_overload() {
-                state.api.engine().metrics().count_shed(&error);
+impl ArrivedRequest for HttpArrival<'_> {
+    type Record = RecordedRequest;
+    type Answer = RoutedReply;
+
+    fn record(&mut self, observer: &Observer) -> Option<RecordedRequest> {
+        RecordedRequest::begin(observer, self.request, self.start, self.state.is_encrypted)
+    }
+
+    fn trace(record: &RecordedRequest) -> &Arc<RequestTrace> {
+        record.trace()
+    }
+
+    fn ask(&mut self, gate: &Gate, trace: Option<&Arc<RequestTrace>>) -> Result<Asked<'_>> {
+        self.target = self.find();
+        let (permission, is_own) = match &self.target {
+            Target::Route(route, _) => {
+                if let Some(trace) = trace {
+                    trace.note(|facts| facts.route = Some(route.path().to_owned()));
+                }
+                (route.permission(), route.has_own_host())
             }
-            return refused(route.refuse(error, status));
+            Target::NoRoute(scope, _) => (scope.permission_for(self.head.method), false),
+            // A preflight request has no credentials. Neither response says anything about models.
+            Target::Nothing | Target::Preflight(..) => (Permission::Public, false),
+        };
+        let headers = self.request.headers();
+        gate.check(permission, is_own, headers)?;
+        Ok(Asked {
+            permission,
+            authorization: headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
+            address: self.request.peer_addr().map(|address| address.ip()),
+            priority: headers.get(PRIORITY).map(HeaderValue::as_bytes),
+        })
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> RoutedReply {
+        let encode = |error, status| match &self.target {
+            Target::Route(route, _) => route.refuse(error, status),
+            Target::NoRoute(scope, _) => scope.refuse(error, status),
+            Target::Nothing | Target::Preflight(..) => Reply::error(error, status),
+        };
+        let reply = match refusal {
+            Refusal::Request(error) => {
+                let status = error.http_status();
+                encode(error, status)
+            }
+            Refusal::Client(refusal) => turn_away(refusal, self.request.headers(), encode),
+        };
+        let cors = match &self.target {
+            Target::Route(route, _) => route.allowed_cors(),
+            Target::NoRoute(scope, _) => scope.allowed_cors(),
+            Target::Nothing | Target::Preflight(..) => CorsScope::default(),
+        };
+        RoutedReply::new(reply, cors)
+    }
+
+    async fn handle(&mut self, admitted: Admitted<'_>) -> RoutedReply {
+        match std::mem::replace(&mut self.target, Target::Nothing) {
+            Target::Route(route, params) => self.answer_route(route, params, admitted).await,
+            Target::NoRoute(scope, missing) => {
+                RoutedReply::new(scope.answer(&self.head, &missing), scope.allowed_cors())
+            }
+            Target::Nothing => {
+                let reply = builtin::not_found(&self.head, &NoRoute::Path);
+                RoutedReply::new(reply, CorsScope::default())
+            }
+            Target::Preflight(preflight, cors) => RoutedReply::new(preflight.answer(), cors),
         }
-    };
-    let begun = budget.begin_for(permission == Permission::Public);
-    let head_bytes = head.target.len().saturating_add(size_of(request.headers()));
-    if let Err(error) = begun.and_then(|()| budget.expect(body::head_memory(head_bytes))) {
-        state.api.engine().metrics().count_shed(&error);
-        return refused(refuse_overload(route, error));
     }
-    let peer = request.peer_addr().map(|address| address.ip());
-    let http_headers = request.headers();
-    let request = RoutedRequest { head, params, body, start, identity, peer };
-    if let Some(trace) = trace {
-        note_payload(trace, &request.body);
+}
+
+impl<'r> HttpArrival<'r> {
+    /// Answers a request that matches a route.
+    async fn answer_route(
+        &mut self,
+        route: &'r Route,
+        params: PathParams<'r>,
+        admitted: Admitted<'_>,
+    ) -> RoutedReply {
+        let HttpArrival { request, head, state, start, .. } = *self;
+        let Admitted { client: identity, budget, trace } = admitted;
+        let (headers, is_public) = (request.headers(), route.permission() == Permission::Public);
+        let refused = |reply| RoutedReply::new(reply, route.allowed_cors());
+        let (most, time) = state.body_limits;
+        let limits = BodyLimits::new(most, time).over(state.activity(), request.conn_data());
+        let payload = std::mem::replace(&mut self.payload, Payload::None);
+        let body = match read_body(route, &head, headers, payload, limits, &budget).await {
+            Ok(body) => body,
+            Err(BodyError { status, error }) => {
+                // A client that sends its body too slowly is not shed.
+                if error.is_overload() {
+                    state.api.engine().metrics().count_shed(&error);
+                }
+                return refused(route.refuse(error, status));
+            }
+        };
+        let begun = budget.begin_for(is_public);
+        let head_bytes = head.target.len().saturating_add(size_of(headers));
+        if let Err(error) = begun.and_then(|()| budget.expect(body::head_memory(head_bytes))) {
+            state.api.engine().metrics().count_shed(&error);
+            return refused(refuse_overload(route, error));
+        }
+        if let Some(trace) = trace {
+            note_payload(trace, &body);
+        }
+        let peer = request.peer_addr().map(|address| address.ip());
+        let routed = RoutedRequest { head, params, body, start, identity, peer };
+        let mut reply = admission::run(&budget, trace, route.answer(routed)).await;
+        let gate = state.admission.gate();
+        if !is_public {
+            reply.more = reply.more.map(|more| gate.until_revoked(headers, more));
+        }
+        let reply = if is_public && gate.is_shut() { hushed(reply) } else { reply };
+        RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
     }
-    let answering = Traced::new(trace.cloned(), route.answer(request));
-    let mut reply = Budgeted::new(budget.clone(), answering).await;
-    if permission != Permission::Public {
-        reply.more = reply.more.map(|more| state.gate.until_revoked(http_headers, more));
-    }
-    let is_hushed = permission == Permission::Public && state.gate.is_shut();
-    let reply = if is_hushed { hushed(reply) } else { reply };
-    RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
 }
 
 /// The bytes of the names and values of headers.

@@ -1,7 +1,8 @@
 //! The listeners: they bind, serve and drain.
 //!
-//! [`api`] combines the protocols, [`http`] takes a request to its handler, [`gate`] admits or
-//! refuses it, [`body`] and [`form`] read payloads, [`connection`] limits how long heads take,
+//! [`api`] combines the protocols, [`http`] and [`calls`] take requests to their handlers. [`admission`] has the
+//! order of what happens before that, [`gate`] decides who is admitted, [`body`] and [`form`] read payloads,
+//! [`connection`] limits how long heads take,
 //! [`tls`] encrypts, [`drain`] stops without losing requests. This crate depends on no protocol and
 //! on no model.
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ use tensorserve_auth::Authenticator;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod access_log;
+mod admission;
 mod api;
 mod authority;
 pub mod body;
