@@ -16,7 +16,10 @@ use tensorserve_core::engine::{
     Engine, EntryPoint, InferRequest, InferResponse, Method, ModelSpec, Resolver, SignatureRun,
     VersionSelector,
 };
-use tensorserve_protocol::{Host, Methods, Protocol, Reply, RoutedRequest, Routes};
+use tensorserve_protocol::{
+    ALLOW, Answer, Failure, Host, Methods, NoRoute, Protocol, Reply, RoutedRequest, Routes,
+    inferred,
+};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
@@ -34,30 +37,34 @@ impl Protocol for Lines {
 
     fn routes(&self, host: &Host, routes: &mut Routes) {
         let api = Arc::new(LinesApi { engine: host.engine.clone() });
-        let mut group = routes.group("Lines", &api, Reply::error);
+        let mut group = routes.group("Lines", &api, Reply::error).on_reply(|reply| {
+            reply.headers.push(("x-lines", "1".to_owned()));
+        });
         group
             .route(Methods::Post, "/lines/{model}", Permission::Infer, |api, request| {
                 Box::pin(api.infer(request))
             })
+            .body_limit(100)
             .summary("Run a model on one number a line");
+        group.scope("/lines", |_, _, missing| match missing {
+            NoRoute::Path => Failure::from(Error::not_found("no lines here")),
+            NoRoute::Method(allowed) => {
+                let failure = Failure::new(Error::invalid("not with this method"), 405);
+                failure.with_header(ALLOW, allowed.join(", "))
+            }
+        });
     }
 }
 
 impl LinesApi {
-    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
         let model = request.params.decoded("model");
         let entry = EntryPoint { protocol: "lines", method: Method::Predict };
         let call = self.engine.call(entry, request.start);
-        let inferred =
+        let outcome =
             self.engine.infer(call, move |resolver| decode(resolver, &model, &body), encode).await;
-        match inferred.answer {
-            Ok(text) => Reply::ok("text/plain", text).with_timing(inferred.timing),
-            Err(error) => {
-                let status = error.code().http();
-                Reply::error(error, status)
-            }
-        }
+        inferred(outcome, |text| Reply::ok("text/plain", text))
     }
 }
 
@@ -124,6 +131,21 @@ fn a_protocol_is_added_without_touching_another() {
         let series = format!(r#"protocol="lines",method="predict",code="{code}"}} 1"#);
         assert!(metrics.contains(&series), "{series} is not in {metrics}");
     }
+    // The header of the group is on all its answers, also on those that the server gives in its place.
+    for (method, path, body, status) in [
+        ("POST", "/lines/half_plus_two", "1", 200),
+        ("POST", "/lines/half_plus_two", "one", 400),
+        ("POST", "/lines/nothing", "1", 404),
+        ("GET", "/lines", "", 404),
+        ("PUT", "/lines/half_plus_two", "1", 405),
+        ("POST", "/lines/half_plus_two", &"1\n".repeat(100), 413),
+    ] {
+        let response = send(address, method, path, body);
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
+        assert!(response.contains("\r\nx-lines: 1\r\n"), "{response}");
+    }
+    assert!(!send(address, "GET", "/healthz", "").contains("x-lines"));
+
     let described = send(address, "GET", "/openapi.json", "");
     assert!(described.contains("Run a model on one number a line"), "{described}");
     let predict = "/v1/models/half_plus_two:predict";

@@ -84,16 +84,19 @@ impl FuzzServer {
         // As the server does when a request has arrived.
         let budget = budget::current().expect("a budget");
         budget.expect(head_memory(head_bytes)).ok()?;
-        match self.table.find(&head) {
+        let (style, answer) = match self.table.find(&head) {
             RouteMatch::Route(route, params) => {
                 let identity = Identity::unrestricted();
                 let start = Instant::now();
                 let request = RoutedRequest { head, params, body, start, identity, peer: None };
-                Some(wait(route.answer(request)))
+                (route.style(), wait(route.answer(request)))
             }
-            RouteMatch::NoRoute(scope, missing) => Some(scope.answer(&head, &missing)),
-            RouteMatch::Nothing => None,
-        }
+            RouteMatch::NoRoute(scope, missing) => (scope.style(), scope.answer(&head, &missing)),
+            RouteMatch::Nothing => return None,
+        };
+        let mut reply = style.render(answer);
+        style.finish(&mut reply);
+        Some(reply)
     }
 
     /// The response to a request with a payload.

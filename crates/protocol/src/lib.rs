@@ -6,7 +6,8 @@
 //! services, metrics under its own names, and file formats.
 //!
 //! A protocol does not see a socket or the HTTP library: it receives a [`RoutedRequest`] and returns
-//! a [`Reply`]. A program that embeds the server can add protocols of its own.
+//! a [`Reply`] or an error, which the group of the route writes in the protocol's format. A program that
+//! embeds the server can add protocols of its own.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -28,13 +29,16 @@ mod table;
 pub mod url;
 
 pub use self::media::{first_choice, media_type};
-pub use self::reply::{ALLOW, Background, Chunks, JSON, LONGEST_ERROR, NPY, Reply, bounded};
+pub use self::reply::{
+    ALLOW, Answer, AnswerStyle, Background, Chunks, ErrorEncoder, Failure, JSON, LONGEST_ERROR,
+    NPY, Reply, bounded, inferred,
+};
 pub use self::request::{
     Body, Headers, MultipartForm, NoHeaders, PathParams, RequestHead, RoutedRequest,
 };
 pub use self::route::{
-    BodyKind, CorsScope, DescribeModel, ErrorEncoder, Handler, Methods, NoRoute, Operation,
-    QueryParameter, ReplyFuture, Route, RouteScope,
+    AnswerFuture, BodyKind, CorsScope, DescribeModel, Handler, Methods, NoRoute, Operation,
+    QueryParameter, Route, RouteScope,
 };
 pub use self::table::{RouteGroup, RouteMatch, RouteTable, Routes};
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use tensorserve_core::engine::RunTiming;
+use tensorserve_core::engine::{InferenceOutcome, RunTiming};
 use tensorserve_tensor::error::Error;
 
 /// An HTTP response.
@@ -91,6 +91,114 @@ impl Reply {
     pub fn with_timing(mut self, timing: Option<RunTiming>) -> Self {
         self.timing = timing;
         self
+    }
+}
+
+/// What a handler returns: a response, or why there is none. How errors look is a matter of the group of its route
+/// ([`Routes::group`](crate::Routes::group)).
+pub type Answer = Result<Reply, Failure>;
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Ok(reply)
+    }
+}
+
+impl From<Failure> for Answer {
+    fn from(failure: Failure) -> Self {
+        Err(failure)
+    }
+}
+
+/// Why a handler has no response: an error, which `?` makes one of, and what its response says beside it.
+#[derive(Debug)]
+pub struct Failure {
+    /// The error.
+    pub error: Error,
+    /// The status code; `None` for that of the error.
+    pub status: Option<u16>,
+    /// Further headers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// The time that each stage of an inference took, for `Server-Timing`.
+    pub timing: Option<RunTiming>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { error, status: None, headers: Vec::new(), timing: None }
+    }
+}
+
+impl Failure {
+    /// An error whose response has this status code.
+    #[must_use]
+    pub fn new(error: Error, status: u16) -> Self {
+        Failure { status: Some(status), ..Failure::from(error) }
+    }
+
+    /// This failure with one more header, `name` in lower case.
+    #[must_use]
+    pub fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// This failure with the timing of its inference.
+    #[must_use]
+    pub fn with_timing(mut self, timing: Option<RunTiming>) -> Self {
+        self.timing = timing;
+        self
+    }
+}
+
+/// The answer to an inference, whose response `reply` makes of what was encoded.
+///
+/// # Errors
+/// That of the inference.
+pub fn inferred<T>(outcome: InferenceOutcome<T>, reply: impl FnOnce(T) -> Reply) -> Answer {
+    let InferenceOutcome { answer, timing, .. } = outcome;
+    match answer {
+        Ok(encoded) => Ok(reply(encoded).with_timing(timing)),
+        Err(error) => Err(Failure::from(error).with_timing(timing)),
+    }
+}
+
+/// What the answers of a group of routes have in common: those of its handlers, and those of the server in their
+/// place (without a permission, with a payload that is too large, at a path that does not exist).
+#[derive(Clone, Copy)]
+pub struct AnswerStyle {
+    pub(crate) on_error: ErrorEncoder,
+    pub(crate) on_reply: Option<fn(&mut Reply)>,
+}
+
+/// Writes an error with its HTTP status in the format of a protocol.
+pub type ErrorEncoder = fn(Error, u16) -> Reply;
+
+impl AnswerStyle {
+    /// Writes errors with `on_error`.
+    #[must_use]
+    pub const fn new(on_error: ErrorEncoder) -> Self {
+        AnswerStyle { on_error, on_reply: None }
+    }
+
+    /// The response of an answer, whose error is written in the format of the group.
+    #[must_use]
+    pub fn render(&self, answer: Answer) -> Reply {
+        let Failure { error, status, headers, timing } = match answer {
+            Ok(reply) => return reply,
+            Err(failure) => failure,
+        };
+        let status = status.unwrap_or_else(|| error.http_status());
+        let mut reply = (self.on_error)(error, status).with_timing(timing);
+        reply.headers.extend(headers);
+        reply
+    }
+
+    /// Adds what every response of the group has, just before it is sent.
+    pub fn finish(&self, reply: &mut Reply) {
+        if let Some(on_reply) = self.on_reply {
+            on_reply(reply);
+        }
     }
 }
 

@@ -10,16 +10,12 @@ use serde_json::Value;
 
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::ModelHandle;
-use tensorserve_tensor::error::Error;
 
-use crate::reply::Reply;
+use crate::reply::{Answer, AnswerStyle};
 use crate::request::{PathParams, RequestHead, RoutedRequest};
 
-/// The future response of a handler.
-pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Reply> + 'a>>;
-
-/// Writes an error with its HTTP status in the format of a protocol.
-pub type ErrorEncoder = fn(Error, u16) -> Reply;
+/// The future answer of a handler.
+pub type AnswerFuture<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
 /// The methods of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +57,7 @@ impl Methods {
 pub struct Handler(Arc<dyn HandleRequest>);
 
 trait HandleRequest: Send + Sync {
-    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a>;
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> AnswerFuture<'a>;
 }
 
 struct AsyncHandler<S, F>(Arc<S>, F);
@@ -69,9 +65,9 @@ struct AsyncHandler<S, F>(Arc<S>, F);
 impl<S, F> HandleRequest for AsyncHandler<S, F>
 where
     S: Send + Sync,
-    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync,
+    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> AnswerFuture<'a> + Send + Sync,
 {
-    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> AnswerFuture<'a> {
         (self.1)(&self.0, request)
     }
 }
@@ -81,9 +77,9 @@ struct ImmediateHandler<S, F>(Arc<S>, F);
 impl<S, F> HandleRequest for ImmediateHandler<S, F>
 where
     S: Send + Sync,
-    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync,
+    F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Answer + Send + Sync,
 {
-    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
+    fn call<'a>(&'a self, request: RoutedRequest<'a>) -> AnswerFuture<'a> {
         Box::pin(ready((self.1)(&self.0, request)))
     }
 }
@@ -93,7 +89,7 @@ impl Handler {
     pub fn new<S, F>(state: &Arc<S>, function: F) -> Self
     where
         S: Send + Sync + 'static,
-        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> AnswerFuture<'a> + Send + Sync + 'static,
     {
         Handler(Arc::new(AsyncHandler(Arc::clone(state), function)))
     }
@@ -102,14 +98,14 @@ impl Handler {
     pub fn immediate<S, F>(state: &Arc<S>, function: F) -> Self
     where
         S: Send + Sync + 'static,
-        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, RoutedRequest<'a>) -> Answer + Send + Sync + 'static,
     {
         Handler(Arc::new(ImmediateHandler(Arc::clone(state), function)))
     }
 
     /// Handles a request.
     #[must_use]
-    pub fn call<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
+    pub fn call<'a>(&'a self, request: RoutedRequest<'a>) -> AnswerFuture<'a> {
         self.0.call(request)
     }
 }
@@ -132,7 +128,7 @@ pub struct Route {
     pub(crate) any_case: bool,
     pub(crate) accepts: Option<fn(&PathParams<'_>) -> bool>,
     pub(crate) permission: Permission,
-    pub(crate) encode_error: ErrorEncoder,
+    pub(crate) style: AnswerStyle,
     pub(crate) body: fn(&RequestHead<'_>) -> BodyKind,
     pub(crate) body_limit: Option<usize>,
     pub(crate) tensors_at: Option<fn(&RequestHead<'_>) -> usize>,
@@ -208,7 +204,7 @@ impl Route {
         methods: Methods,
         path: impl Into<Cow<'static, str>>,
         permission: Permission,
-        encode_error: ErrorEncoder,
+        style: AnswerStyle,
         handler: Handler,
     ) -> Self {
         let path = path.into();
@@ -224,7 +220,7 @@ impl Route {
             any_case: false,
             accepts: None,
             permission,
-            encode_error,
+            style,
             body: match methods {
                 Methods::Get | Methods::GetOnly => ignored,
                 Methods::Post | Methods::Delete | Methods::Any => as_bytes,
@@ -362,10 +358,10 @@ impl Route {
         self.permission
     }
 
-    /// An error in the JSON of its protocol.
+    /// What its responses have in common with those of its group.
     #[must_use]
-    pub fn refuse(&self, error: Error, status: u16) -> Reply {
-        (self.encode_error)(error, status)
+    pub fn style(&self) -> AnswerStyle {
+        self.style
     }
 
     /// How the payload of a request with this head is read.
@@ -400,7 +396,7 @@ impl Route {
 
     /// Handles a request.
     #[must_use]
-    pub fn answer<'a>(&'a self, request: RoutedRequest<'a>) -> ReplyFuture<'a> {
+    pub fn answer<'a>(&'a self, request: RoutedRequest<'a>) -> AnswerFuture<'a> {
         self.handler.call(request)
     }
 }
@@ -415,7 +411,7 @@ pub enum NoRoute {
 }
 
 /// Handles requests below a path prefix that no route matches.
-pub(crate) type NoRouteHandler = Box<dyn Fn(&RequestHead<'_>, &NoRoute) -> Reply + Send + Sync>;
+pub(crate) type NoRouteHandler = Box<dyn Fn(&RequestHead<'_>, &NoRoute) -> Answer + Send + Sync>;
 
 /// A path prefix with the handler of requests that no route matches.
 pub struct RouteScope {
@@ -424,7 +420,7 @@ pub struct RouteScope {
     pub(crate) with_query: bool,
     pub(crate) cors: CorsScope,
     pub(crate) permission: fn(&str) -> Permission,
-    pub(crate) encode_error: ErrorEncoder,
+    pub(crate) style: AnswerStyle,
     pub(crate) missing: NoRouteHandler,
 }
 
@@ -473,8 +469,10 @@ impl RouteScope {
     }
 
     /// Handles a request that no route matches.
-    #[must_use]
-    pub fn answer(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+    ///
+    /// # Errors
+    /// Those of its handler.
+    pub fn answer(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Answer {
         (self.missing)(head, missing)
     }
 
@@ -484,10 +482,10 @@ impl RouteScope {
         (self.permission)(method)
     }
 
-    /// An error in the JSON of its protocol.
+    /// What its responses have in common with those of its group.
     #[must_use]
-    pub fn refuse(&self, error: Error, status: u16) -> Reply {
-        (self.encode_error)(error, status)
+    pub fn style(&self) -> AnswerStyle {
+        self.style
     }
 
     /// Which settings let pages of other origins read its responses (CORS).

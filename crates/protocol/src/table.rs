@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use tensorserve_auth::Permission;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-use crate::reply::Reply;
+use crate::reply::{Answer, AnswerStyle, ErrorEncoder, Reply};
 use crate::request::{PathParams, RequestHead, RoutedRequest};
 use crate::route::{
-    CorsScope, ErrorEncoder, Handler, Methods, NoRoute, Operation, ReplyFuture, Route, RouteScope,
+    AnswerFuture, CorsScope, Handler, Methods, NoRoute, Operation, Route, RouteScope,
 };
 
 /// The routes of a server. Of two with the same methods and path, the first wins.
@@ -189,46 +189,57 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Routes that share a tag (the display name of the protocol), a state and an error format.
+    /// Routes that share a tag (the display name of the protocol), a state and `on_error`, which writes errors: those
+    /// of the handlers, and those of the server in their place.
     pub fn group<'r, S: Send + Sync + 'static>(
         &'r mut self,
         tag: &'static str,
         state: &'r Arc<S>,
-        encode_error: ErrorEncoder,
+        on_error: ErrorEncoder,
     ) -> RouteGroup<'r, S> {
-        RouteGroup { routes: self, tag, state, encode_error }
+        RouteGroup { routes: self, tag, state, style: AnswerStyle::new(on_error) }
     }
 }
 
-/// Adds routes that share a tag, a state and an error format.
+/// Adds routes that share a tag, a state and the style of their answers.
 pub struct RouteGroup<'r, S> {
     routes: &'r mut Routes,
     tag: &'static str,
     state: &'r Arc<S>,
-    encode_error: ErrorEncoder,
+    style: AnswerStyle,
 }
 
 impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
+    /// Changes every response of the routes and scopes that are added from now on, also those that report errors:
+    /// `on_reply` may add a header, for example.
+    #[must_use]
+    pub fn on_reply(mut self, on_reply: fn(&mut Reply)) -> Self {
+        self.style.on_reply = Some(on_reply);
+        self
+    }
+
     /// Adds a route.
     pub fn route(
         &mut self,
         methods: Methods,
         path: impl Into<std::borrow::Cow<'static, str>>,
         permission: Permission,
-        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> ReplyFuture<'a> + Send + Sync + 'static,
+        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> AnswerFuture<'a> + Send + Sync + 'static,
     ) -> &mut Route {
         self.add(methods, path.into(), permission, Handler::new(self.state, function))
     }
 
     /// Adds a route whose handler is not asynchronous.
-    pub fn immediate(
+    pub fn immediate<A: Into<Answer> + 'static>(
         &mut self,
         methods: Methods,
         path: impl Into<std::borrow::Cow<'static, str>>,
         permission: Permission,
-        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> Reply + Send + Sync + 'static,
+        function: impl for<'a> Fn(&'a S, RoutedRequest<'a>) -> A + Send + Sync + 'static,
     ) -> &mut Route {
-        self.add(methods, path.into(), permission, Handler::immediate(self.state, function))
+        let handler =
+            Handler::immediate(self.state, move |state, request| function(state, request).into());
+        self.add(methods, path.into(), permission, handler)
     }
 
     fn add(
@@ -238,7 +249,7 @@ impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
         permission: Permission,
         handler: Handler,
     ) -> &mut Route {
-        let mut route = Route::new(methods, path, permission, self.encode_error, handler);
+        let mut route = Route::new(methods, path, permission, self.style, handler);
         route.operation.tag = self.tag;
         let at = self.routes.routes.len();
         self.routes.routes.push(route);
@@ -247,21 +258,20 @@ impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
     }
 
     /// Sets the handler of requests below a path prefix that no route matches.
-    pub fn scope(
+    pub fn scope<A: Into<Answer>>(
         &mut self,
         prefix: &'static str,
-        missing: impl Fn(&S, &RequestHead<'_>, &NoRoute) -> Reply + Send + Sync + 'static,
+        missing: impl Fn(&S, &RequestHead<'_>, &NoRoute) -> A + Send + Sync + 'static,
     ) -> &mut RouteScope {
         let state = Arc::clone(self.state);
-        let answer =
-            move |head: &RequestHead<'_>, why: &NoRoute| -> Reply { missing(&state, head, why) };
+        let answer = move |head: &RequestHead<'_>, why: &NoRoute| missing(&state, head, why).into();
         let scope = RouteScope {
             prefix,
             any_case: false,
             with_query: false,
             cors: CorsScope::default(),
             permission: |_| Permission::Read,
-            encode_error: self.encode_error,
+            style: self.style,
             missing: Box::new(answer),
         };
         let at = self.routes.scopes.len();
@@ -273,8 +283,15 @@ impl<S: Send + Sync + 'static> RouteGroup<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+    use tensorserve_auth::Identity;
+
     use super::*;
-    use crate::request::NoHeaders;
+    use crate::reply::Failure;
+    use crate::request::{Body, NoHeaders};
 
     fn refuse(error: Error, status: u16) -> Reply {
         Reply::ok("text/plain", error.message().to_owned()).with_status(status)
@@ -406,5 +423,44 @@ mod tests {
         }
         let error = RouteTable::new(routes).err().expect("a conflict");
         assert!(error.message().contains("/x/{b}/y"), "{error}");
+    }
+
+    #[test]
+    fn a_group_writes_the_errors_of_its_answers_and_their_headers() {
+        let (mut routes, state) = (Routes::default(), Arc::new(()));
+        let mut group = routes.group("test", &state, refuse).on_reply(|reply| {
+            reply.headers.push(("x-group", "1".to_owned()));
+        });
+        group.immediate(Methods::Get, "/good", Permission::Read, |(), _| Reply::ok("", "fine"));
+        group.immediate(Methods::Get, "/bad", Permission::Read, |(), _| {
+            Failure::from(Error::invalid("bad")).with_header("x-own", "2")
+        });
+        group.scope("/", |(), _, _| Failure::new(Error::invalid("missing"), 404));
+        let table = RouteTable::new(routes).expect("no conflict");
+        let own = || ("x-own", "2".to_owned());
+        let of_group = || ("x-group", "1".to_owned());
+        for (target, status, body, headers) in [
+            ("/good", 200, "fine", vec![of_group()]),
+            ("/bad", 400, "bad", vec![own(), of_group()]),
+            ("/missing", 404, "missing", vec![of_group()]),
+        ] {
+            let head = RequestHead { method: "GET", target, headers: &NoHeaders };
+            let (style, answer) = match table.find(&head) {
+                RouteMatch::Route(route, params) => {
+                    let (body, identity) = (Body::Bytes(Bytes::new()), Identity::anonymous());
+                    let start = Instant::now();
+                    let request = RoutedRequest { head, params, body, start, identity, peer: None };
+                    (route.style(), route.answer(request).now_or_never().expect("at once"))
+                }
+                RouteMatch::NoRoute(scope, missing) => {
+                    (scope.style(), scope.answer(&head, &missing))
+                }
+                RouteMatch::Nothing => panic!("there is a scope"),
+            };
+            let mut reply = style.render(answer);
+            style.finish(&mut reply);
+            assert_eq!((reply.status, &reply.body[..]), (status, body.as_bytes()));
+            assert_eq!(reply.headers, headers, "{target}");
+        }
     }
 }

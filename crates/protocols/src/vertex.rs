@@ -61,7 +61,7 @@ impl Protocol for Vertex {
         let predict = literal(&self.config.predict_route);
         group
             .route(Methods::Post, predict, Permission::Infer, |engine, request| {
-                Box::pin(predictions(engine, request))
+                Box::pin(async move { Ok(predictions(engine, request).await) })
             })
             .summary("Run the model on instances");
         let health = literal(&self.config.health_route);

@@ -14,7 +14,7 @@ use crate::config::AdminAccess;
 use crate::timed_body::Revocation;
 use tensorserve_auth::{AuthError, AuthOutcome, Authenticator, Identity, Permission};
 use tensorserve_core::metrics::Metrics;
-use tensorserve_protocol::{Chunks, JSON, Reply};
+use tensorserve_protocol::{Chunks, Failure, JSON, Reply};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The authentication schemes, for the `WWW-Authenticate` header.
@@ -189,25 +189,19 @@ fn has_no_body(headers: &HeaderMap) -> bool {
     !headers.contains_key("transfer-encoding") && matches!(length, None | Some("0"))
 }
 
-/// The refusal of a request over HTTP, whose error `refuse` writes.
-pub(super) fn turn_away(
-    refusal: AuthError,
-    headers: &HeaderMap,
-    refuse: impl Fn(Error, u16) -> Reply,
-) -> Reply {
-    let error = refusal.error();
-    let status = error.http_status();
-    let reply = refuse(error, status);
+/// The refusal of a request with these headers, over HTTP.
+pub(super) fn turn_away(refusal: AuthError, headers: &HeaderMap) -> Failure {
+    let failure = Failure::from(refusal.error());
     match refusal {
-        AuthError::Busy => reply.with_header("retry-after", "1"),
-        AuthError::Forbidden(_) => reply,
+        AuthError::Busy => failure.with_header("retry-after", "1"),
+        AuthError::Forbidden(_) => failure,
         AuthError::Missing | AuthError::Malformed | AuthError::Wrong => {
             // The dashboard has its own login form; a challenge would open the browser's one, too.
             let asker = headers.get("x-requested-with").map(|value| value.as_bytes());
             if asker == Some(b"tensorserve") {
-                return reply;
+                return failure;
             }
-            reply.with_header("www-authenticate", CHALLENGE)
+            failure.with_header("www-authenticate", CHALLENGE)
         }
     }
 }

@@ -29,8 +29,8 @@ use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
-    Body, BodyKind, CorsScope, Headers, NoRoute, PathParams, Reply, RequestHead, Route, RouteMatch,
-    RouteScope, RoutedRequest,
+    AnswerStyle, Body, BodyKind, CorsScope, Failure, Headers, NoRoute, PathParams, Reply,
+    RequestHead, Route, RouteMatch, RouteScope, RoutedRequest,
 };
 use tensorserve_tensor::budget::RequestBudget;
 use tensorserve_tensor::error::{Error, Result};
@@ -85,10 +85,20 @@ struct RoutedReply {
 }
 
 impl RoutedReply {
-    fn new(reply: Reply, cors: CorsScope) -> Self {
+    /// `reply`, with what all responses of its group have.
+    fn new(mut reply: Reply, style: AnswerStyle, cors: CorsScope) -> Self {
+        style.finish(&mut reply);
         RoutedReply { reply, cors, budget: None }
     }
+
+    /// The response for an error, in the format of the group.
+    fn refused(error: Error, status: u16, style: AnswerStyle, cors: CorsScope) -> Self {
+        RoutedReply::new(style.render(Err(Failure::new(error, status))), style, cors)
+    }
 }
+
+/// The style of responses that belong to no group of routes.
+const NO_GROUP: AnswerStyle = AnswerStyle::new(Reply::error);
 
 /// Seconds after which a client may repeat a request for which there was no memory.
 const RETRY_AFTER: &str = "1";
@@ -109,7 +119,7 @@ pub(super) async fn dispatch(
     let (mut recorded, answer) = state.admission.pass(&mut arrived).await;
     let RoutedReply { mut reply, cors: scope, budget } = answer.unwrap_or_else(|_| {
         let error = Error::internal("internal error; see the server log");
-        RoutedReply::new(Reply::error(error, 500), CorsScope::default())
+        RoutedReply::refused(error, 500, NO_GROUP, CorsScope::default())
     });
     trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
@@ -245,37 +255,33 @@ impl ArrivedRequest for HttpArrival<'_> {
     }
 
     fn refuse(&mut self, refusal: Refusal) -> RoutedReply {
-        let encode = |error, status| match &self.target {
-            Target::Route(route, _) => route.refuse(error, status),
-            Target::NoRoute(scope, _) => scope.refuse(error, status),
-            Target::Nothing | Target::Preflight(..) => Reply::error(error, status),
+        let (style, cors) = match &self.target {
+            Target::Route(route, _) => (route.style(), route.allowed_cors()),
+            Target::NoRoute(scope, _) => (scope.style(), scope.allowed_cors()),
+            Target::Nothing | Target::Preflight(..) => (NO_GROUP, CorsScope::default()),
         };
-        let reply = match refusal {
-            Refusal::Request(error) => {
-                let status = error.http_status();
-                encode(error, status)
-            }
-            Refusal::Client(refusal) => turn_away(refusal, self.request.headers(), encode),
+        let refusal = match refusal {
+            Refusal::Request(error) => Failure::from(error),
+            Refusal::Client(refusal) => turn_away(refusal, self.request.headers()),
         };
-        let cors = match &self.target {
-            Target::Route(route, _) => route.allowed_cors(),
-            Target::NoRoute(scope, _) => scope.allowed_cors(),
-            Target::Nothing | Target::Preflight(..) => CorsScope::default(),
-        };
-        RoutedReply::new(reply, cors)
+        RoutedReply::new(style.render(Err(refusal)), style, cors)
     }
 
     async fn handle(&mut self, admitted: Admitted<'_>) -> RoutedReply {
         match std::mem::replace(&mut self.target, Target::Nothing) {
             Target::Route(route, params) => self.answer_route(route, params, admitted).await,
             Target::NoRoute(scope, missing) => {
-                RoutedReply::new(scope.answer(&self.head, &missing), scope.allowed_cors())
+                let (style, cors) = (scope.style(), scope.allowed_cors());
+                let answer = scope.answer(&self.head, &missing);
+                RoutedReply::new(style.render(answer), style, cors)
             }
             Target::Nothing => {
-                let reply = builtin::not_found(&self.head, &NoRoute::Path);
-                RoutedReply::new(reply, CorsScope::default())
+                let answer = builtin::not_found(&self.head, &NoRoute::Path);
+                RoutedReply::new(NO_GROUP.render(answer.into()), NO_GROUP, CorsScope::default())
             }
-            Target::Preflight(preflight, cors) => RoutedReply::new(preflight.answer(), cors),
+            Target::Preflight(preflight, cors) => {
+                RoutedReply::new(preflight.answer(), NO_GROUP, cors)
+            }
         }
     }
 }
@@ -291,7 +297,7 @@ impl<'r> HttpArrival<'r> {
         let HttpArrival { request, head, state, start, .. } = *self;
         let Admitted { client: identity, budget, trace } = admitted;
         let (headers, is_public) = (request.headers(), route.permission() == Permission::Public);
-        let refused = |reply| RoutedReply::new(reply, route.allowed_cors());
+        let (style, cors) = (route.style(), route.allowed_cors());
         let (most, time) = state.body_limits;
         let limits = BodyLimits::new(most, time).over(state.activity(), request.conn_data());
         let payload = std::mem::replace(&mut self.payload, Payload::None);
@@ -302,27 +308,28 @@ impl<'r> HttpArrival<'r> {
                 if error.is_overload() {
                     state.api.engine().metrics().count_shed(&error);
                 }
-                return refused(route.refuse(error, status));
+                return RoutedReply::refused(error, status, style, cors);
             }
         };
         let begun = budget.begin_for(is_public);
         let head_bytes = head.target.len().saturating_add(size_of(headers));
         if let Err(error) = begun.and_then(|()| budget.expect(body::head_memory(head_bytes))) {
             state.api.engine().metrics().count_shed(&error);
-            return refused(refuse_overload(route, error));
+            let status = error.http_status();
+            return RoutedReply::refused(error, status, style, cors);
         }
         if let Some(trace) = trace {
             note_payload(trace, &body);
         }
         let peer = request.peer_addr().map(|address| address.ip());
         let routed = RoutedRequest { head, params, body, start, identity, peer };
-        let mut reply = admission::run(&budget, trace, route.answer(routed)).await;
+        let mut reply = style.render(admission::run(&budget, trace, route.answer(routed)).await);
         let gate = state.admission.gate();
         if !is_public {
             reply.more = reply.more.map(|more| gate.until_revoked(headers, more));
         }
         let reply = if is_public && gate.is_shut() { hushed(reply) } else { reply };
-        RoutedReply { reply, cors: route.allowed_cors(), budget: Some(budget) }
+        RoutedReply { budget: Some(budget), ..RoutedReply::new(reply, style, cors) }
     }
 }
 
@@ -340,11 +347,6 @@ fn note_payload(trace: &RequestTrace, body: &Body) {
         let bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         trace.note(|facts| facts.request_bytes = bytes);
     }
-}
-
-fn refuse_overload(route: &Route, error: Error) -> Reply {
-    let status = error.http_status();
-    route.refuse(error, status)
 }
 
 async fn read_body(

@@ -52,7 +52,7 @@ fn add_change<'g, B: JsonSchema>(
     read: ReadAction,
 ) -> &'g mut Route {
     let route = group.route(methods, path, Permission::ConsoleAdmin, move |state, request| {
-        Box::pin(state.change(read, request))
+        Box::pin(async move { Ok(state.change(read, request).await) })
     });
     if methods != Methods::Delete {
         route.request(JSON, schema_of::<B>());

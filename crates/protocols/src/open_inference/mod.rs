@@ -11,11 +11,11 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Resolver};
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup, RoutedRequest,
-    Routes,
+    ALLOW, Answer, Failure, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RouteGroup,
+    RoutedRequest, Routes, inferred,
 };
 use tensorserve_tensor::Signature;
-use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::error::Error;
 
 use self::describe::ModelMetadata;
 use self::model_config::ModelConfig;
@@ -208,7 +208,9 @@ fn add_settings(group: &mut RouteGroup<'_, RestApi>) {
             .response(JSON, settings)
             .errors(errors);
         group
-            .immediate(Methods::Post, path, Permission::Read, |_, _| failure(settings::refusal()))
+            .immediate(Methods::Post, path, Permission::Read, |_, _| {
+                Failure::from(settings::refusal())
+            })
             .without_body()
             .summary("Change the settings of traces or logs, which this server refuses")
             .errors(description::REFUSED)
@@ -269,7 +271,7 @@ struct RegisterBody {
 }
 
 /// A handler that reads something.
-type Read = for<'a> fn(&'a RestApi, RoutedRequest<'a>) -> Reply;
+type Read = for<'a> fn(&'a RestApi, RoutedRequest<'a>) -> Answer;
 
 struct RestApi {
     engine: Engine,
@@ -292,131 +294,99 @@ fn named(request: &RoutedRequest<'_>) -> NamedModel {
 }
 
 impl RestApi {
-    fn health(&self, request: RoutedRequest<'_>) -> Reply {
+    fn health(&self, request: RoutedRequest<'_>) -> Answer {
         if request.head.path().ends_with("/live") {
-            return json(&serde_json::json!({ "live": true }));
+            return Ok(json(&serde_json::json!({ "live": true })));
         }
-        match self.engine.readiness() {
-            Ok(()) => json(&serde_json::json!({ "ready": true })),
-            Err(error) => failure(error),
-        }
+        self.engine.readiness()?;
+        Ok(json(&serde_json::json!({ "ready": true })))
     }
 
     fn list(&self) -> Reply {
         json(&serde_json::json!({ "models": self.engine.repository().ready_models() }))
     }
 
-    fn ready(&self, request: RoutedRequest<'_>) -> Reply {
+    fn ready(&self, request: RoutedRequest<'_>) -> Answer {
         let named = named(&request);
-        match describe::ready_version(&self.engine, &named) {
-            Ok(_) => json(&serde_json::json!({ "name": named.name, "ready": true })),
-            Err(error) => failure(error),
-        }
+        describe::ready_version(&self.engine, &named)?;
+        Ok(json(&serde_json::json!({ "name": named.name, "ready": true })))
     }
 
-    fn metadata(&self, request: RoutedRequest<'_>) -> Reply {
-        match ModelMetadata::of(&self.engine, &named(&request)) {
-            Ok(metadata) => json(&metadata.json()),
-            Err(error) => failure(error),
-        }
+    fn metadata(&self, request: RoutedRequest<'_>) -> Answer {
+        Ok(json(&ModelMetadata::of(&self.engine, &named(&request))?.json()))
     }
 
-    fn config(&self, request: RoutedRequest<'_>) -> Reply {
-        match ModelConfig::of(&self.engine, &named(&request)) {
-            Ok(config) => json(&config.json()),
-            Err(error) => failure(error),
-        }
+    fn config(&self, request: RoutedRequest<'_>) -> Answer {
+        Ok(json(&ModelConfig::of(&self.engine, &named(&request))?.json()))
     }
 
-    fn statistics(&self, request: RoutedRequest<'_>) -> Reply {
-        match statistics::of(&self.engine, &named(&request)) {
-            Ok(models) => {
-                let models: Vec<_> = models.iter().map(ModelStatistics::json).collect();
-                json(&serde_json::json!({ "model_stats": models }))
-            }
-            Err(error) => failure(error),
-        }
+    fn statistics(&self, request: RoutedRequest<'_>) -> Answer {
+        let models = statistics::of(&self.engine, &named(&request))?;
+        let models: Vec<_> = models.iter().map(ModelStatistics::json).collect();
+        Ok(json(&serde_json::json!({ "model_stats": models })))
     }
 
-    fn index(&self, mut request: RoutedRequest<'_>) -> Reply {
-        let is_ready_only = match repository::read_index(&request.take_bytes()) {
-            Ok(is_ready_only) => is_ready_only,
-            Err(error) => return failure(error),
-        };
+    fn index(&self, mut request: RoutedRequest<'_>) -> Answer {
+        let is_ready_only = repository::read_index(&request.take_bytes())?;
         let entry = |entry: &IndexEntry| {
             let IndexEntry { name, version, state, reason } = entry;
             serde_json::json!({ "name": name, "version": version, "state": state, "reason": reason })
         };
         let all = repository::index(&self.engine, is_ready_only);
-        json(&all.iter().map(entry).collect())
+        Ok(json(&all.iter().map(entry).collect()))
     }
 
     /// Loads or unloads a model. The responses are KServe's; Triton's are empty.
-    async fn change(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn change(&self, mut request: RoutedRequest<'_>) -> Answer {
         let (name, body) = (request.params.decoded("model"), request.take_bytes());
         let by = request.identity.name().unwrap_or(REQUEST).to_owned();
-        let is_load = request.head.path().ends_with("/load");
-        let change = async {
-            if is_load {
-                repository::check_load(&body)?;
-                return repository::load(&self.engine, &name, &by).await;
-            }
-            repository::check_unload(&body)?;
-            repository::unload(&self.engine, &name, &by).await
-        };
-        match change.await {
-            Ok(()) if is_load => json(&serde_json::json!({ "name": name, "load": true })),
-            Ok(()) => json(&serde_json::json!({ "name": name, "unload": true })),
-            Err(error) => failure(error),
+        if request.head.path().ends_with("/load") {
+            repository::check_load(&body)?;
+            repository::load(&self.engine, &name, &by).await?;
+            return Ok(json(&serde_json::json!({ "name": name, "load": true })));
         }
+        repository::check_unload(&body)?;
+        repository::unload(&self.engine, &name, &by).await?;
+        Ok(json(&serde_json::json!({ "name": name, "unload": true })))
     }
 
-    fn settings(&self, request: RoutedRequest<'_>) -> Reply {
+    fn settings(&self, request: RoutedRequest<'_>) -> Answer {
         if request.head.path().ends_with("/logging") {
-            return json(&settings::log());
+            return Ok(json(&settings::log()));
         }
-        match settings::check_model(&self.engine, &request.params.decoded("model")) {
-            Ok(()) => json(&settings::trace()),
-            Err(error) => failure(error),
-        }
+        settings::check_model(&self.engine, &request.params.decoded("model"))?;
+        Ok(json(&settings::trace()))
     }
 
-    fn regions(&self, request: RoutedRequest<'_>) -> Reply {
+    fn regions(&self, request: RoutedRequest<'_>) -> Answer {
         let region = |region: &Arc<Region>| {
             let Region { name, key, offset, byte_size, .. } = &**region;
             serde_json::json!({ "name": name, "key": key, "offset": offset, "byte_size": byte_size })
         };
-        match self.regions.status(&request.params.decoded("region")) {
-            Ok(regions) => json(&regions.iter().map(region).collect()),
-            Err(error) => failure(error),
-        }
+        let regions = self.regions.status(&request.params.decoded("region"))?;
+        Ok(json(&regions.iter().map(region).collect()))
     }
 
-    fn register(&self, mut request: RoutedRequest<'_>) -> Reply {
+    fn register(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = serde_json::from_slice(&request.take_bytes());
-        let registered = match body {
-            Ok(RegisterBody { key, offset, byte_size }) => {
-                self.regions.register(&request.params.decoded("region"), &key, offset, byte_size)
-            }
-            Err(error) => Err(Error::invalid(format!(
+        let RegisterBody { key, offset, byte_size } = body.map_err(|error| {
+            Error::invalid(format!(
                 "the body is not of the form {{\"key\": NAME, \"offset\": BYTES, \"byte_size\": BYTES}}: \
                  {error}"
-            ))),
-        };
-        registered.map_or_else(failure, |()| Reply::ok(JSON, &b"{}"[..]))
+            ))
+        })?;
+        self.regions.register(&request.params.decoded("region"), &key, offset, byte_size)?;
+        Ok(Reply::ok(JSON, &b"{}"[..]))
     }
 
-    fn unregister(&self, request: RoutedRequest<'_>) -> Reply {
-        let done = self.regions.unregister(&request.params.decoded("region"));
-        done.map_or_else(failure, |()| Reply::ok(JSON, &b"{}"[..]))
+    fn unregister(&self, request: RoutedRequest<'_>) -> Answer {
+        self.regions.unregister(&request.params.decoded("region"))?;
+        Ok(Reply::ok(JSON, &b"{}"[..]))
     }
 
-    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Answer {
         let named = named(&request);
-        let length = match body::header_length(request.head.header(body::HEADER_LENGTH)) {
-            Ok(length) => length,
-            Err(error) => return failure(error),
-        };
+        let length = body::header_length(request.head.header(body::HEADER_LENGTH))?;
         let body = request.take_bytes();
         let (max_bytes, regions) = (self.engine.max_tensor_bytes(), Arc::clone(&self.regions));
         let entry = EntryPoint { protocol: REST, method: Method::Predict };
@@ -432,21 +402,21 @@ impl RestApi {
             };
             given.into_run(version, resolver)
         };
-        let inferred = self.engine.infer(call, decode, response::encode).await;
-        let reply = match inferred.answer {
-            Ok(Encoded { body, document: None, .. }) => Reply::ok(JSON, body),
-            Ok(Encoded { body, parts, document: Some(document) }) => {
+        let outcome = self.engine.infer(call, decode, response::encode).await;
+        let answer = inferred(outcome, |Encoded { body, parts, document }| match document {
+            None => Reply::ok(JSON, body),
+            Some(document) => {
                 let reply = Reply { parts, ..Reply::ok(BINARY, body) };
                 reply.with_header(body::HEADER_LENGTH, document.to_string())
             }
-            Err(error) => failure(error),
-        };
+        });
         let report = request.head.header(load_report::FORMAT);
-        let reply = match report.and_then(|format| load_report::written(&self.engine, format)) {
-            Some(report) => reply.with_header(load_report::REPORT, report),
-            None => reply,
-        };
-        reply.with_timing(inferred.timing)
+        let report = report.and_then(|format| load_report::written(&self.engine, format));
+        match (report, answer) {
+            (None, answer) => answer,
+            (Some(report), Ok(reply)) => Ok(reply.with_header(load_report::REPORT, report)),
+            (Some(report), Err(failure)) => Err(failure.with_header(load_report::REPORT, report)),
+        }
     }
 }
 
@@ -456,25 +426,19 @@ fn raw_part(head: &RequestHead<'_>) -> usize {
     body::header_length(head.header(body::HEADER_LENGTH)).ok().flatten().unwrap_or(0)
 }
 
-/// The response for an error, with the HTTP status of its code.
-fn failure(error: Error) -> Reply {
-    let status = error.http_status();
-    Reply::error(error, status)
-}
-
-/// The response to a path that the protocol does not have, or not with this method.
-fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+/// Why there is nothing at a path, or not with this method.
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Failure {
     let path = head.path();
     match missing {
         NoRoute::Path => {
             let message =
                 format!("there is nothing at {path}; models are at /v2/models/NAME/infer");
-            Reply::error(Error::new(Code::NotFound, message), 404)
+            Error::not_found(message).into()
         }
         NoRoute::Method(allowed) => {
             let allowed = allowed.join(", ");
             let message = format!("{} is not allowed for {path}; use {allowed}", head.method);
-            Reply::error(Error::invalid(message), 405).with_header(ALLOW, allowed)
+            Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed)
         }
     }
 }

@@ -82,7 +82,7 @@ impl Protocol for Sagemaker {
         }
         for path in ["/invocations", "/invocations{*rest}"] {
             let invoke = group.route(Methods::Any, path, Permission::Infer, |api, request| {
-                Box::pin(api.invocations(request))
+                Box::pin(async move { Ok(api.invocations(request).await) })
             });
             invoke.summary("Run a model on a payload in any format that the container supports");
             if path.contains('{') {

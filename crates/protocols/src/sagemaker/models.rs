@@ -197,7 +197,7 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
         });
         list.summary("List the models that were loaded by request");
         let load = group.route(Methods::Post, path, Permission::Admin, |api, request| {
-            Box::pin(api.load_model(request))
+            Box::pin(async move { Ok(api.load_model(request).await) })
         });
         load.summary("Load a model");
     }
@@ -209,11 +209,11 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
     }
     for path in ["/models/{model}/invoke", "/models/{model}", "/models/{model}/invoke/"] {
         let invoke = group.route(Methods::Post, path, Permission::Infer, |api, request| {
-            Box::pin(api.invoke_model(request))
+            Box::pin(async move { Ok(api.invoke_model(request).await) })
         });
         invoke.summary("Run a model");
         let unload = group.route(Methods::Delete, path, Permission::Admin, |api, request| {
-            Box::pin(api.unload_model(request))
+            Box::pin(async move { Ok(api.unload_model(request).await) })
         });
         unload.summary("Unload a model");
     }

@@ -26,17 +26,17 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
         let path = |operation: &str| format!("/endpoints/{endpoint}/{operation}");
         let invoke = path("invocations");
         let invoke = group.route(Methods::Post, invoke, Permission::Infer, |api, request| {
-            Box::pin(api.invoke_endpoint(request))
+            Box::pin(async move { Ok(api.invoke_endpoint(request).await) })
         });
         invoke.summary("Run a model: the operation InvokeEndpoint of SageMaker");
         let stream = path("invocations-response-stream");
         let stream = group.route(Methods::Post, stream, Permission::Infer, |api, request| {
-            Box::pin(api.invoke_endpoint_with_response_stream(request))
+            Box::pin(async move { Ok(api.invoke_endpoint_with_response_stream(request).await) })
         });
         stream.summary("Run a model and return the response as an event stream: InvokeEndpointWithResponseStream");
         let later = path("async-invocations");
         let later = group.route(Methods::Post, later, Permission::Infer, |api, request| {
-            Box::pin(api.invoke_endpoint_async(request))
+            Box::pin(async move { Ok(api.invoke_endpoint_async(request).await) })
         });
         later.summary("Run a model later and write the response to a file: InvokeEndpointAsync");
     }

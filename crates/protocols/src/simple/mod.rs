@@ -74,7 +74,7 @@ impl Protocol for SimpleTensorFlowServing {
         let mut group = routes.group(TAG, &state, refuse);
         group
             .route(Methods::Post, "/", Permission::Infer, |api, request| {
-                Box::pin(api.infer(request))
+                Box::pin(async move { Ok(api.infer(request).await) })
             })
             .body(body_kind)
             .simple_cors()

@@ -49,14 +49,14 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SimpleApi>) {
         .summary("Show a page with a form for generated clients");
     group
         .route(post, "/run_json_inference", Permission::Infer, |api, request| {
-            Box::pin(run_json(api, request))
+            Box::pin(async move { Ok(run_json(api, request).await) })
         })
         .simple_cors()
         .summary("Run inference on the JSON form and show the result")
         .request(FORM, json!({ "type": "object" }));
     group
         .route(post, "/run_image_inference", Permission::Infer, |api, request| {
-            Box::pin(run_image(api, request))
+            Box::pin(async move { Ok(run_image(api, request).await) })
         })
         .body(|_| BodyKind::Form)
         .simple_cors()

@@ -163,17 +163,17 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
         common(metadata, "Return the signatures of a model");
         let predict = path(&format!("{model}:predict"));
         let predict = group.route(Methods::Post, predict, Permission::Infer, |api, request| {
-            Box::pin(api.infer(Method::Predict, request))
+            Box::pin(async move { Ok(api.infer(Method::Predict, request).await) })
         });
         common(predict, "Run a signature on tensors");
         let classify = path(&format!("{model}:classify"));
         let classify = group.route(Methods::Post, classify, Permission::Infer, |api, request| {
-            Box::pin(api.infer(Method::Classify, request))
+            Box::pin(async move { Ok(api.infer(Method::Classify, request).await) })
         });
         common(classify, "Classify examples");
         let regress = path(&format!("{model}:regress"));
         let regress = group.route(Methods::Post, regress, Permission::Infer, |api, request| {
-            Box::pin(api.infer(Method::Regress, request))
+            Box::pin(async move { Ok(api.infer(Method::Regress, request).await) })
         });
         common(regress, "Regress examples");
     }

@@ -22,7 +22,7 @@ fn find(table: &RouteTable, method: &str, target: &str) -> String {
             format!("{verb} {} {:?} {:?}", spec.name, spec.version, spec.label)
         }
         RouteMatch::NoRoute(scope, missing) => {
-            let reply = scope.answer(&head, &missing);
+            let reply = scope.style().render(scope.answer(&head, &missing));
             reply.error.map_or_else(String::new, |error| error.message().to_owned())
         }
         RouteMatch::Nothing => "nothing".to_owned(),
