@@ -19,7 +19,9 @@ use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_core::engine::{Engine, EntryPoint, Method};
-use tensorserve_protocol::{Host, JSON, Methods, Protocol, Reply, RoutedRequest, Routes};
+use tensorserve_protocol::{
+    Answer, Failure, Host, JSON, Methods, Protocol, Reply, RoutedRequest, Routes, inferred,
+};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -61,7 +63,7 @@ impl Protocol for Vertex {
         let predict = literal(&self.config.predict_route);
         group
             .route(Methods::Post, predict, Permission::Infer, |engine, request| {
-                Box::pin(async move { Ok(predictions(engine, request).await) })
+                Box::pin(predictions(engine, request))
             })
             .summary("Run the model on instances");
         let health = literal(&self.config.health_route);
@@ -77,19 +79,14 @@ fn literal(path: &str) -> String {
 }
 
 /// The service accepts any body with status 200, and routes no requests here for any other status.
-fn health_of(engine: &Engine) -> Reply {
-    match engine.readiness() {
-        Ok(()) => Reply::ok(JSON, &b"{}"[..]),
-        Err(error) => tfs::failure_with_status(error, 503),
-    }
+fn health_of(engine: &Engine) -> Answer {
+    engine.readiness().map_err(|error| Failure::new(error, 503))?;
+    Ok(Reply::ok(JSON, &b"{}"[..]))
 }
 
-async fn predictions(engine: &Engine, mut request: RoutedRequest<'_>) -> Reply {
+async fn predictions(engine: &Engine, mut request: RoutedRequest<'_>) -> Answer {
     let body = request.take_bytes();
-    let name = match only_model(engine) {
-        Ok(name) => name,
-        Err(error) => return tfs::failure(error),
-    };
+    let name = only_model(engine)?;
     let method = Method::Predict;
     let spec = OwnedModelSpec { name, version: None, label: None };
     let call = RestCall {
@@ -100,17 +97,12 @@ async fn predictions(engine: &Engine, mut request: RoutedRequest<'_>) -> Reply {
         max_bytes: engine.max_tensor_bytes(),
     };
     let entry = engine.call(EntryPoint { protocol: VERTEX, method }, request.start);
-    let inferred = engine.infer(
+    let outcome = engine.infer(
         entry,
         move |resolver| call.decode_json(resolver, &with_signature(body)?),
         |form, response| TfsAnswer::read(form, response)?.json(false),
     );
-    let inferred = inferred.await;
-    let reply = match inferred.answer {
-        Ok(body) => Reply::ok(JSON, body),
-        Err(error) => tfs::failure(error),
-    };
-    reply.with_timing(inferred.timing)
+    inferred(outcome.await, |body| Reply::ok(JSON, body))
 }
 
 /// The name of the model: the route does not name one, and the service deploys one.

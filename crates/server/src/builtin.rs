@@ -6,7 +6,7 @@ use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
 use tensorserve_core::metrics::CONTENT_TYPE;
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Routes,
+    ALLOW, Answer, Failure, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Routes,
 };
 use tensorserve_tensor::error::Error;
 
@@ -64,34 +64,29 @@ impl Protocol for BuiltinProtocol {
     }
 }
 
-fn readiness(engine: &Engine) -> Reply {
-    match engine.readiness() {
-        Ok(()) => Reply::ok(TEXT, &b"ok\n"[..]),
-        Err(error) => Reply::error(error, 503),
-    }
+fn readiness(engine: &Engine) -> Answer {
+    engine.readiness().map_err(|error| Failure::new(error, 503))?;
+    Ok(Reply::ok(TEXT, &b"ok\n"[..]))
 }
 
-fn metrics(engine: &Engine) -> Reply {
-    match engine.metrics_text() {
-        Ok(text) => Reply::ok(CONTENT_TYPE, text),
-        Err(error) => Reply::error(error, 500),
-    }
+fn metrics(engine: &Engine) -> Answer {
+    let text = engine.metrics_text().map_err(|error| Failure::new(error, 500))?;
+    Ok(Reply::ok(CONTENT_TYPE, text))
 }
 
-/// The response to a path that no protocol has, or to a method that the path does not allow.
-pub(crate) fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+/// Why there is nothing at a path that no protocol has, or not with this method.
+pub(crate) fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Failure {
     let path = head.path();
     match missing {
         NoRoute::Path => {
             let message = format!(
                 "there is nothing at {path}; models are at /v1/models/NAME:predict and POST /"
             );
-            Reply::error(Error::invalid(message), 404)
+            Failure::new(Error::invalid(message), 404)
         }
         NoRoute::Method(allowed) => {
             let message = format!("{} is not allowed for {path}", head.method);
-            let reply = Reply::error(Error::invalid(message), 405);
-            reply.with_header(ALLOW, allowed.join(", "))
+            Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
         }
     }
 }

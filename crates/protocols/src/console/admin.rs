@@ -13,7 +13,7 @@ use tensorserve_auth::Permission;
 use tensorserve_core::config::{BatchConfig, BatchMode, BatchParameters, model_path};
 use tensorserve_core::engine::{ChangeRequest, ModelState, REQUEST};
 use tensorserve_protocol::{
-    JSON, Methods, PathParams, Reply, RequestHead, Route, RouteGroup, RoutedRequest, media_type,
+    Answer, JSON, Methods, PathParams, RequestHead, Route, RouteGroup, RoutedRequest, media_type,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -52,7 +52,7 @@ fn add_change<'g, B: JsonSchema>(
     read: ReadAction,
 ) -> &'g mut Route {
     let route = group.route(methods, path, Permission::ConsoleAdmin, move |state, request| {
-        Box::pin(async move { Ok(state.change(read, request).await) })
+        Box::pin(state.change(read, request))
     });
     if methods != Methods::Delete {
         route.request(JSON, schema_of::<B>());
@@ -157,12 +157,10 @@ fn read_drain(_params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
 
 impl ConsoleState {
     /// Makes a change and records it in the audit log.
-    async fn change(&self, read: ReadAction, mut request: RoutedRequest<'_>) -> Reply {
+    async fn change(&self, read: ReadAction, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
-        let action = match check_form(&request.head).and_then(|()| read(&request.params, &body)) {
-            Ok(action) => action,
-            Err(error) => return reply(Err::<String, _>(error)),
-        };
+        check_form(&request.head)?;
+        let action = read(&request.params, &body)?;
         let (what, details) = action.described();
         let model = request.params.decoded("model");
         let about = Some(model.as_str()).filter(|model| !model.is_empty());

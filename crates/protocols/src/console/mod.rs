@@ -21,8 +21,8 @@ use self::stream::Streams;
 use tensorserve_auth::{Identity, Permission};
 use tensorserve_core::engine::Engine;
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Route, RouteGroup,
-    RoutedRequest, Routes, bounded,
+    ALLOW, Answer, Failure, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Route,
+    RouteGroup, RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -80,8 +80,10 @@ impl Protocol for Console {
                 state.update_streams();
             }
         });
-        let mut group =
-            routes.group(TAG, &state, |error, status| refuse(error).with_status(status));
+        let mut group = routes.group(TAG, &state, refuse).on_reply(|reply| {
+            reply.headers.push(("cache-control", "no-store".to_owned()));
+            reply.headers.push(("x-content-type-options", "nosniff".to_owned()));
+        });
         status::add_routes(&mut group);
         model::add_routes(&mut group);
         history::add_routes(&mut group);
@@ -141,7 +143,7 @@ fn add_read<'g, T: JsonSchema>(
     path: &'static str,
     permission: Permission,
     summary: &'static str,
-    function: for<'a> fn(&'a ConsoleState, RoutedRequest<'a>) -> Reply,
+    function: for<'a> fn(&'a ConsoleState, RoutedRequest<'a>) -> Answer,
 ) -> &'g mut Route {
     let route = group.immediate(Methods::Get, path, permission, function);
     route.own_host().summary(summary).response(JSON, schema_of::<T>())
@@ -157,15 +159,8 @@ fn schema_of<T: JsonSchema>() -> Value {
 }
 
 /// A JSON response of the console, or an error.
-fn reply(outcome: Result<impl Into<Bytes>>) -> Reply {
-    match outcome {
-        Ok(body) => with_headers(Reply::ok(JSON, body)),
-        Err(error) => refuse(error),
-    }
-}
-
-fn with_headers(reply: Reply) -> Reply {
-    reply.with_header("cache-control", "no-store").with_header("x-content-type-options", "nosniff")
+fn reply(outcome: Result<impl Into<Bytes>>) -> Answer {
+    Ok(Reply::ok(JSON, outcome?))
 }
 
 /// A value as JSON.
@@ -174,25 +169,24 @@ fn text(value: &impl Serialize) -> String {
 }
 
 /// The response for an error.
-fn refuse(error: Error) -> Reply {
+fn refuse(error: Error, status: u16) -> Reply {
     let body = text(&serde_json::json!({ "error": bounded(error.message()) }));
-    let mut reply = with_headers(Reply::ok(JSON, body)).with_status(error.http_status());
+    let mut reply = Reply::ok(JSON, body).with_status(status);
     reply.error = Some(error);
     reply
 }
 
-/// The response to a path that the console does not have, or not with this method.
-fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+/// Why there is nothing at a path of the console, or not with this method.
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Failure {
     let path = head.path();
     match missing {
         NoRoute::Path => {
             let message = format!("the console has no path {path}; see /openapi.json");
-            refuse(Error::not_found(message))
+            Error::not_found(message).into()
         }
         NoRoute::Method(allowed) => {
             let message = format!("{} is not allowed for {path}", head.method);
-            let reply = refuse(Error::invalid(message)).with_status(405);
-            reply.with_header(ALLOW, allowed.join(", "))
+            Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
         }
     }
 }

@@ -12,9 +12,9 @@ use futures_util::stream::unfold;
 use tokio::sync::watch;
 
 use super::status::{PointView, beginning};
-use super::{ConsoleClient, ConsoleState, refuse, text, with_headers};
+use super::{ConsoleClient, ConsoleState, text};
 use tensorserve_auth::Permission;
-use tensorserve_protocol::{Chunks, Methods, Reply, RouteGroup};
+use tensorserve_protocol::{Chunks, Failure, Methods, Reply, RouteGroup};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most listeners at a time.
@@ -35,7 +35,7 @@ const RETRY: &str = "retry: 1000\n\n";
 pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     group
         .immediate(Methods::GetOnly, "/api/v1/stream", Permission::Read, |state, request| {
-            state.stream(&state.client(&request)).map_or_else(refuse, with_headers)
+            state.stream(&state.client(&request)).map_err(Failure::from)
         })
         .own_host()
         .summary("Stream the status and the history once a second, as server-sent events")

@@ -26,7 +26,9 @@ use tensorserve_core::engine::{
     SignatureRun, VersionSelector,
 };
 use tensorserve_mlflow::{Flavor, MlflowModel};
-use tensorserve_protocol::{ALLOW, Host, JSON, Methods, Protocol, Reply, RequestHead, Routes};
+use tensorserve_protocol::{
+    ALLOW, Answer, Failure, Host, JSON, Methods, Protocol, Reply, RequestHead, Routes,
+};
 use tensorserve_tensor::error::{Error, Result};
 
 mod cast;
@@ -85,16 +87,14 @@ impl Protocol for Mlflow {
 }
 
 impl MlflowApi {
-    fn health(&self) -> Reply {
-        match self.engine.readiness() {
-            Ok(()) => Reply::ok(JSON, &b"\n"[..]),
-            Err(error) => Reply::error(error, 503),
-        }
+    fn health(&self) -> Answer {
+        self.engine.readiness().map_err(|error| Failure::new(error, 503))?;
+        Ok(Reply::ok(JSON, &b"\n"[..]))
     }
 
     /// The version of MLflow that wrote the default model: the scoring server runs the model with the
     /// version that its environment pins.
-    fn version(&self) -> Reply {
+    fn version(&self) -> Answer {
         let repository = self.engine.repository();
         let models = repository.all_models();
         let name = self.default_model.as_deref().or(models.first().map(String::as_str));
@@ -102,10 +102,8 @@ impl MlflowApi {
             let spec = ModelSpec { name, choice: VersionSelector::Latest };
             repository.resolve(&spec).ok()?.packaging::<MlflowModel>()
         });
-        match model {
-            Some(model) => Reply::ok(JSON, model.mlflow_version.clone()),
-            None => Reply::error(Error::unavailable("no model of MLflow is ready"), 503),
-        }
+        let model = model.ok_or_else(|| Error::unavailable("no model of MLflow is ready"))?;
+        Ok(Reply::ok(JSON, model.mlflow_version.clone()))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::invocation::Invocation;
 use super::{SagemakerApi, attributes, service};
-use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
+use tensorserve_protocol::{Failure, JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
 use tensorserve_trace::TraceParent;
 
@@ -84,7 +84,8 @@ impl SagemakerApi {
         let id = head.header("x-amzn-sagemaker-inference-id");
         let id = id.map_or_else(service::new_id, str::to_owned);
         let body = service::object(&[("InferenceId", &id)]);
-        let mut reply = service::signed(Reply::ok(JSON, body).with_status(202))
+        let mut reply = Reply::ok(JSON, body)
+            .with_status(202)
             .with_header("x-amzn-sagemaker-outputlocation", location(&order.files.output))
             .with_header("x-amzn-sagemaker-failurelocation", location(&order.files.failure));
         let invocation = AsyncInvocation { api: self.clone(), order, _permit: permit };
@@ -235,12 +236,12 @@ impl SagemakerApi {
         };
         let answer = self.invoke(&invocation, body, Instant::now());
         let Some(limit) = order.time_limit else {
-            return answer.await;
+            return super::rendered(answer.await);
         };
-        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        super::rendered(tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
             let message = "The inference took longer than InvocationTimeoutSeconds";
-            super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
-        })
+            Err(Failure::new(Error::new(Code::DeadlineExceeded, message), 504))
+        }))
     }
 }
 

@@ -67,7 +67,7 @@ impl Invoker {
         body: Bytes,
     ) -> Reply {
         let invocation = self.invocation(content_type, accept);
-        self.api.invoke(&invocation, body, Instant::now()).await
+        super::rendered(self.api.invoke(&invocation, body, Instant::now()).await)
     }
 
     /// The body of the response to a payload.
@@ -110,7 +110,7 @@ impl Invoker {
                 let reply = self.api.run_handlers(&handlers, script, body).await;
                 body_of(reply).map(InvokedRows::Text)
             }
-            Err(reply) => body_of(reply).map(InvokedRows::Text),
+            Err(failure) => body_of(super::rendered(Err(failure))).map(InvokedRows::Text),
         }
     }
 

@@ -17,7 +17,7 @@ use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
     HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply,
 };
-use tensorserve_protocol::{ALLOW, JSON, Reply, RequestHead, bounded};
+use tensorserve_protocol::{ALLOW, Answer, Failure, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
 use tensorserve_trace::{self as trace, RequestTrace, Span, TraceParent};
 
@@ -27,16 +27,16 @@ const ALLOWED: &str = "DELETE, GET, POST, OPTIONS";
 impl SagemakerApi {
     /// The response to a request for `/invocations` with another method than POST, where there are
     /// handlers.
-    pub(super) fn other_method(&self, head: &RequestHead<'_>) -> Option<Reply> {
+    pub(super) fn other_method(&self, head: &RequestHead<'_>) -> Option<Answer> {
         let model = self.default_model();
         if head.method == "POST" || matches!(self.engine.handlers(model.as_deref()), Ok(None)) {
             return None;
         }
         if head.method == "GET" {
-            return Some(Reply::ok(JSON, &b"{}"[..]));
+            return Some(Ok(Reply::ok(JSON, &b"{}"[..])));
         }
         let message = format!("{} is not allowed for /invocations", head.method);
-        Some(refuse(Error::invalid(message), 405).with_header(ALLOW, ALLOWED))
+        Some(Err(Failure::new(Error::invalid(message), 405).with_header(ALLOW, ALLOWED)))
     }
 
     /// Runs a request through handlers. The model is resolved only after the input handler.

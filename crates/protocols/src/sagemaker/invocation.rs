@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::attributes::{self, Attributes};
 use super::convert::{self, RepairedBody};
 use super::media::{self, PayloadFormat, ResponseFormat};
-use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs, refuse};
+use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs};
 use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
@@ -17,7 +17,7 @@ use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     EntryPoint, Handlers, InferenceCall, InferenceOutcome, Method, Resolver,
 };
-use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
+use tensorserve_protocol::{Answer, Failure, JSON, NPY, Reply, RequestHead};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_trace::{TRACEPARENT, TRACESTATE, TraceParent};
@@ -101,16 +101,15 @@ impl SagemakerApi {
         invocation: &Invocation<'_>,
         body: Bytes,
         start: Instant,
-    ) -> Reply {
-        let call = match self.directed(invocation, start).await {
-            Ok(DirectedCall::Tensors(call)) => call,
-            Ok(DirectedCall::Handlers(handlers, script)) => {
-                return self.run_handlers(&handlers, script, body).await;
+    ) -> Answer {
+        let call = match self.directed(invocation, start).await? {
+            DirectedCall::Tensors(call) => call,
+            DirectedCall::Handlers(handlers, script) => {
+                return Ok(self.run_handlers(&handlers, script, body).await);
             }
-            Ok(DirectedCall::Mlflow(call)) => {
-                return Box::pin(mlflow::invoke(&self.engine, call, body)).await;
+            DirectedCall::Mlflow(call) => {
+                return Ok(Box::pin(mlflow::invoke(&self.engine, call, body)).await);
             }
-            Err(reply) => return reply,
         };
         let max_bytes = call.call.max_bytes;
         let output = ResponseFormat::of(invocation.accept, self.config().compatibility);
@@ -121,28 +120,24 @@ impl SagemakerApi {
             Ok((content_type, body)) => Reply::ok(content_type, body),
             Err(error) => in_form(tfs::failure(error), &output),
         };
-        reply.with_timing(inferred.timing)
+        Ok(reply.with_timing(inferred.timing))
     }
 
     /// Finds out what handles an inference.
     ///
     /// # Errors
-    /// The response to one that nothing handles.
+    /// If nothing does.
     pub(super) async fn directed<'h>(
         &self,
         invocation: &'h Invocation<'h>,
         start: Instant,
-    ) -> Result<DirectedCall<'h>, Reply> {
+    ) -> Result<DirectedCall<'h>, Failure> {
         let compatibility = self.config().compatibility;
         let given = invocation.attributes.unwrap_or_default();
-        let attributes =
-            Attributes::parse(given, compatibility).map_err(|error| refuse(error, 400))?;
-        let name = self.model(invocation, &attributes).map_err(|error| refuse(error, 400))?;
-        if let Some(models) = self.models()
-            && let Err(error) = models.prepare(&name).await
-        {
-            let status = error.http_status();
-            return Err(refuse(error, status));
+        let attributes = Attributes::parse(given, compatibility).map_err(bad)?;
+        let name = self.model(invocation, &attributes).map_err(bad)?;
+        if let Some(models) = self.models() {
+            models.prepare(&name).await?;
         }
         let max_bytes = self.engine.max_tensor_bytes();
         let method = attributes.method;
@@ -154,7 +149,7 @@ impl SagemakerApi {
         let entry = EntryPoint { protocol: SAGEMAKER, method };
         let entry = self.engine.call(entry, start);
         // Handlers accept payloads of any type.
-        if let Some(handlers) = handlers.map_err(|error| refuse(error, 503))? {
+        if let Some(handlers) = handlers.map_err(|error| Failure::new(error, 503))? {
             let script = ScriptCall { invocation, attributes, call, entry };
             return Ok(DirectedCall::Handlers(handlers, script));
         }
@@ -166,11 +161,9 @@ impl SagemakerApi {
             return Ok(DirectedCall::Mlflow(MlflowCall { model, version, content_type, call }));
         }
         let content_type = invocation.content_type.unwrap_or("Unknown");
-        match PayloadFormat::of(content_type) {
-            Ok(Some(input)) => Ok(DirectedCall::Tensors(TensorsCall { call, entry, input })),
-            Ok(None) => Err(unsupported(content_type)),
-            Err(error) => Err(refuse(error, 400)),
-        }
+        let input = PayloadFormat::of(content_type).map_err(bad)?;
+        let input = input.ok_or_else(|| unsupported(content_type))?;
+        Ok(DirectedCall::Tensors(TensorsCall { call, entry, input }))
     }
 
     /// Runs a payload that becomes tensors here, and writes the response with `write`.
@@ -301,11 +294,16 @@ fn decode_again(
     }
 }
 
-/// The response to a payload of an unknown type; it begins with the container's message.
-fn unsupported(content_type: &str) -> Reply {
+/// An error of the request, whatever its code is.
+fn bad(error: Error) -> Failure {
+    Failure::new(error, 400)
+}
+
+/// The error of a payload of an unknown type; it begins with the container's message.
+fn unsupported(content_type: &str) -> Failure {
     let accepted = media::ACCEPTED;
     let message = format!("Unsupported Media Type: {content_type}; supported are {accepted}");
-    refuse(Error::invalid(message), 415)
+    Failure::new(Error::invalid(message), 415)
 }
 
 /// The content type and the body of a response.

@@ -20,8 +20,8 @@ use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, RoutedRequest, Routes,
-    bounded,
+    ALLOW, Answer, AnswerStyle, Failure, Host, JSON, Methods, NoRoute, Protocol, Reply,
+    RequestHead, RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::Error;
 
@@ -82,7 +82,7 @@ impl Protocol for Sagemaker {
         }
         for path in ["/invocations", "/invocations{*rest}"] {
             let invoke = group.route(Methods::Any, path, Permission::Infer, |api, request| {
-                Box::pin(async move { Ok(api.invocations(request).await) })
+                Box::pin(api.invocations(request))
             });
             invoke.summary("Run a model on a payload in any format that the container supports");
             if path.contains('{') {
@@ -93,7 +93,8 @@ impl Protocol for Sagemaker {
         if self.config.is_container {
             group.scope("/", |_, head, missing| not_found(head, missing));
         }
-        service::add_routes(&mut routes.group(TAG, &api, service::refuse_early));
+        let mut group = routes.group(TAG, &api, service::refuse_early).on_reply(service::sign);
+        service::add_routes(&mut group);
     }
 }
 
@@ -144,7 +145,7 @@ impl SagemakerApi {
     /// server, no version that is still loading: the container opens its port when all are loaded.
     /// With authentication it is always the default model: a ping has no credentials, and must not
     /// reveal which models exist.
-    fn ping(&self, head: &RequestHead<'_>) -> Reply {
+    fn ping(&self, head: &RequestHead<'_>) -> Answer {
         let attributes = head.header(attributes::HEADER).filter(|_| !self.shared.has_auth);
         let attributes = attributes.unwrap_or_default();
         let ready = match Attributes::parse(attributes, self.config().compatibility) {
@@ -156,11 +157,11 @@ impl SagemakerApi {
             },
             Err(error) => Err(error),
         };
-        match ready {
-            Ok(()) if self.is_mlflow() => Reply::ok(JSON, &b"\n"[..]),
-            Ok(()) => Reply::ok(JSON, Bytes::new()),
-            Err(error) => refuse(error, 502),
-        }
+        ready.map_err(|error| Failure::new(error, 502))?;
+        Ok(match self.is_mlflow() {
+            true => Reply::ok(JSON, &b"\n"[..]),
+            false => Reply::ok(JSON, Bytes::new()),
+        })
     }
 
     fn check_ready(&self, name: &str) -> Result<(), Error> {
@@ -196,31 +197,34 @@ impl SagemakerApi {
     }
 
     /// Handles `/invocations`.
-    async fn invocations(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn invocations(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
         let head = &request.head;
-        if let Some(reply) = self.other_method(head) {
-            return reply;
+        if let Some(answer) = self.other_method(head) {
+            return answer;
         }
         if let Some(reply) = mlflow::other_method(head).filter(|_| self.is_mlflow()) {
-            return reply;
+            return Ok(reply);
         }
         let invocation = invocation::Invocation::of_container(head);
         self.invoke(&invocation, body, request.start).await
     }
 }
 
-/// The container's response to a path that it does not have.
-fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+/// Why the container has nothing at a path, or not with this method.
+fn not_found(head: &RequestHead<'_>, missing: &NoRoute) -> Failure {
     match missing {
-        NoRoute::Path => refuse(Error::not_found("Not Found"), 404),
-        NoRoute::Method(allowed) => not_allowed(head, allowed),
+        NoRoute::Path => Failure::new(Error::not_found("Not Found"), 404),
+        NoRoute::Method(allowed) => {
+            let message = format!("{} is not allowed for {}", head.method, head.path());
+            Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
+        }
     }
 }
 
-fn not_allowed(head: &RequestHead<'_>, allowed: &[&str]) -> Reply {
-    let message = format!("{} is not allowed for {}", head.method, head.path());
-    refuse(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
+/// The response of the container for an answer, which becomes a part of another one.
+fn rendered(answer: Answer) -> Reply {
+    AnswerStyle::new(refuse).render(answer)
 }
 
 /// An error in the container's format.

@@ -11,13 +11,15 @@ use std::time::Instant;
 
 use super::invocation::Invocation;
 use super::multi_model::{ModelCandidate, MultiModelConfig};
-use super::{Compatibility, SagemakerApi, attributes, not_allowed, refuse};
+use super::{Compatibility, SagemakerApi, attributes, not_found};
 use crate::tfs;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::config::SourceConfig;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
-use tensorserve_protocol::{JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest};
+use tensorserve_protocol::{
+    Answer, Failure, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The models of an endpoint, with their last use and the memory for more. Cheap to clone.
@@ -193,34 +195,33 @@ impl RequestedModels {
 pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
     for path in ["/models", "/models/"] {
         let list = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
-            api.with_models(|models| list(models, &request.head, api.config().compatibility))
+            list(api.requested()?, &request.head, api.config().compatibility)
         });
         list.summary("List the models that were loaded by request");
         let load = group.route(Methods::Post, path, Permission::Admin, |api, request| {
-            Box::pin(async move { Ok(api.load_model(request).await) })
+            Box::pin(api.load_model(request))
         });
         load.summary("Load a model");
     }
     for path in ["/models/{model}", "/models/{model}/"] {
         let show = group.immediate(Methods::GetOnly, path, Permission::Read, |api, request| {
-            api.with_models(|models| show(models, &request.params.decoded("model")))
+            show(api.requested()?, &request.params.decoded("model"))
         });
         show.summary("Show the status of a model that was loaded by request");
     }
     for path in ["/models/{model}/invoke", "/models/{model}", "/models/{model}/invoke/"] {
         let invoke = group.route(Methods::Post, path, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.invoke_model(request).await) })
+            Box::pin(api.invoke_model(request))
         });
         invoke.summary("Run a model");
         let unload = group.route(Methods::Delete, path, Permission::Admin, |api, request| {
-            Box::pin(async move { Ok(api.unload_model(request).await) })
+            Box::pin(api.unload_model(request))
         });
         unload.summary("Unload a model");
     }
     group.scope("/models", |api, head, missing| match missing {
         _ if api.models().is_none() => no_multi_model(),
-        NoRoute::Path => refuse(Error::not_found("Not Found"), 404),
-        NoRoute::Method(allowed) => not_allowed(head, allowed),
+        NoRoute::Path | NoRoute::Method(_) => not_found(head, missing),
     });
 }
 
@@ -232,29 +233,22 @@ struct LoadRequest {
 }
 
 impl SagemakerApi {
-    fn with_models(&self, answer: impl FnOnce(&RequestedModels) -> Reply) -> Reply {
-        self.models().map_or_else(no_multi_model, answer)
+    /// The models, if this is a multi-model endpoint.
+    fn requested(&self) -> Result<&RequestedModels, Failure> {
+        self.models().ok_or_else(no_multi_model)
     }
 
-    async fn load_model(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn load_model(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
-        match self.models() {
-            Some(models) => load(models, &body).await,
-            None => no_multi_model(),
-        }
+        load(self.requested()?, &body).await
     }
 
-    async fn unload_model(&self, request: RoutedRequest<'_>) -> Reply {
-        match self.models() {
-            Some(models) => unload(models, &request.params.decoded("model")).await,
-            None => no_multi_model(),
-        }
+    async fn unload_model(&self, request: RoutedRequest<'_>) -> Answer {
+        unload(self.requested()?, &request.params.decoded("model")).await
     }
 
-    async fn invoke_model(&self, mut request: RoutedRequest<'_>) -> Reply {
-        if self.models().is_none() {
-            return no_multi_model();
-        }
+    async fn invoke_model(&self, mut request: RoutedRequest<'_>) -> Answer {
+        self.requested()?;
         let body = request.take_bytes();
         let name = request.params.decoded("model");
         let of_container = Invocation::of_container(&request.head);
@@ -263,31 +257,31 @@ impl SagemakerApi {
     }
 }
 
-fn no_multi_model() -> Reply {
+fn no_multi_model() -> Failure {
     let message = "Not Found: this is not a multi-model endpoint (SAGEMAKER_MULTI_MODEL)";
-    refuse(Error::not_found(message), 404)
+    Failure::new(Error::not_found(message), 404)
 }
 
-async fn load(models: &RequestedModels, body: &[u8]) -> Reply {
+async fn load(models: &RequestedModels, body: &[u8]) -> Answer {
     let LoadRequest { model_name: name, url } = match serde_json::from_slice(body) {
         Ok(load) => load,
         Err(error) => {
             let message =
                 format!("{error}; send {{\"model_name\": \"NAME\", \"url\": \"DIRECTORY\"}}");
-            return refuse(Error::invalid(message), 400);
+            return Err(Error::invalid(message).into());
         }
     };
     if !attributes::is_plain(&name) {
         let message = format!("invalid model_name: '{}'", name.escape_debug());
-        return refuse(Error::invalid(message), 400);
+        return Err(Error::invalid(message).into());
     }
     let error = match models.load(&name, &url).await {
         Ok(()) => {
             let (rest, grpc) = models.0.config.ports;
-            return success(format_args!(
+            return Ok(success(format_args!(
                 "Successfully loaded model {name}, listening on rest port {rest} and grpc port \
                  {grpc}."
-            ));
+            )));
         }
         Err(error) => error,
     };
@@ -303,20 +297,17 @@ async fn load(models: &RequestedModels, body: &[u8]) -> Reply {
         code => (code.http(), format!("Model {name} cannot be loaded: {error}")),
     };
     log::warn!("model {name} cannot be loaded from {url:?}: {error}");
-    refuse(Error::new(error.code(), message).with_source(error), status)
+    Err(Failure::new(Error::new(error.code(), message).with_source(error), status))
 }
 
-async fn unload(models: &RequestedModels, name: &str) -> Reply {
+async fn unload(models: &RequestedModels, name: &str) -> Answer {
     match models.unload(name).await {
-        Ok(()) => success(format_args!("Successfully unloaded model {name}.")),
+        Ok(()) => Ok(success(format_args!("Successfully unloaded model {name}."))),
+        // The container's message has no period here.
         Err(error) if error.code() == Code::NotFound => {
-            // The container's message has no period here.
-            refuse(Error::not_found(format!("Model {name} is not loaded yet")), 404)
+            Err(Error::not_found(format!("Model {name} is not loaded yet")).into())
         }
-        Err(error) => {
-            let status = error.http_status();
-            refuse(error, status)
-        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -327,22 +318,22 @@ fn success(text: fmt::Arguments<'_>) -> Reply {
     Reply::ok(JSON, body)
 }
 
-fn show(models: &RequestedModels, name: &str) -> Reply {
+fn show(models: &RequestedModels, name: &str) -> Answer {
     if !models.is_loaded(name) {
         let message = format!("Model {name} is not loaded yet.");
-        return refuse(Error::not_found(message), 404);
+        return Err(Error::not_found(message).into());
     }
     let mut body = b"{\"model\": ".to_vec();
     body.extend_from_slice(&tfs::status(&models.0.engine, name).body);
     body.push(b'}');
-    Reply::ok(JSON, body)
+    Ok(Reply::ok(JSON, body))
 }
 
 /// The loaded models: as the container lists them or, if a page is requested, as AWS documents it.
-fn list(models: &RequestedModels, head: &RequestHead<'_>, compatibility: Compatibility) -> Reply {
+fn list(models: &RequestedModels, head: &RequestHead<'_>, compatibility: Compatibility) -> Answer {
     let is_page = head.query().any(|(name, _)| !name.is_empty());
     if compatibility == Compatibility::Extended || is_page {
-        return page(models, head).unwrap_or_else(|error| refuse(error, 400));
+        return page(models, head).map_err(|error| Failure::new(error, 400));
     }
     let mut body = b"{".to_vec();
     for model in models.0.engine.repository().loaded_models() {
@@ -354,7 +345,7 @@ fn list(models: &RequestedModels, head: &RequestHead<'_>, compatibility: Compati
         body.extend_from_slice(&tfs::status(&models.0.engine, &model.name).body);
     }
     body.push(b'}');
-    Reply::ok(JSON, body)
+    Ok(Reply::ok(JSON, body))
 }
 
 /// One page of the list. The token is the last name of the previous page.

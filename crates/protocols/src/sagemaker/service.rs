@@ -8,12 +8,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
 use super::invocation::{Invocation, trace_parent};
-use super::{SagemakerApi, attributes};
+use super::{SagemakerApi, attributes, rendered};
 use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
 use tensorserve_codec::json::write;
 use tensorserve_protocol::{
-    ALLOW, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest, bounded,
+    ALLOW, Answer, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest, bounded,
 };
 use tensorserve_tensor::error::{Code, Error};
 
@@ -26,12 +26,12 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
         let path = |operation: &str| format!("/endpoints/{endpoint}/{operation}");
         let invoke = path("invocations");
         let invoke = group.route(Methods::Post, invoke, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.invoke_endpoint(request).await) })
+            Box::pin(api.invoke_endpoint(request))
         });
         invoke.summary("Run a model: the operation InvokeEndpoint of SageMaker");
         let stream = path("invocations-response-stream");
         let stream = group.route(Methods::Post, stream, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.invoke_endpoint_with_response_stream(request).await) })
+            Box::pin(api.invoke_endpoint_with_response_stream(request))
         });
         stream.summary("Run a model and return the response as an event stream: InvokeEndpointWithResponseStream");
         let later = path("async-invocations");
@@ -59,27 +59,27 @@ fn refuse_call(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
 }
 
 impl SagemakerApi {
-    async fn invoke_endpoint(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn invoke_endpoint(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
         let endpoint = request.params.decoded("endpoint");
         let invocation = of_service(&request.head, &endpoint);
-        let reply = self.invoke(&invocation, body, request.start).await;
-        if reply.status == 200 { invoked(reply) } else { model_error(reply) }
+        let reply = rendered(self.invoke(&invocation, body, request.start).await);
+        Ok(if reply.status == 200 { invoked(reply) } else { model_error(reply) })
     }
 
-    async fn invoke_endpoint_with_response_stream(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn invoke_endpoint_with_response_stream(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
         let endpoint = request.params.decoded("endpoint");
         let mut invocation = of_service(&request.head, &endpoint);
         invocation.accept = request.head.header("x-amzn-sagemaker-accept");
-        let reply = self.invoke(&invocation, body, request.start).await;
-        if reply.status == 200 { in_events(reply) } else { model_error(reply) }
+        let reply = rendered(self.invoke(&invocation, body, request.start).await);
+        Ok(if reply.status == 200 { in_events(reply) } else { model_error(reply) })
     }
 }
 
 /// A successful response, with the headers of the service.
 fn invoked(reply: Reply) -> Reply {
-    signed(reply).with_header("x-amzn-invoked-production-variant", "AllTraffic")
+    reply.with_header("x-amzn-invoked-production-variant", "AllTraffic")
 }
 
 /// Reads the head as the service does: a payload without a type is JSON.
@@ -171,11 +171,12 @@ pub(super) fn refuse_early(error: Error, status: u16) -> Reply {
 }
 
 fn of_type(kind: &'static str, body: Vec<u8>, status: u16) -> Reply {
-    signed(Reply::ok(JSON, body).with_status(status)).with_header("x-amzn-errortype", kind)
+    Reply::ok(JSON, body).with_status(status).with_header("x-amzn-errortype", kind)
 }
 
-pub(super) fn signed(reply: Reply) -> Reply {
-    reply.with_header("x-amzn-requestid", new_id())
+/// Adds what every response of the service has.
+pub(super) fn sign(reply: &mut Reply) {
+    reply.headers.push(("x-amzn-requestid", new_id()));
 }
 
 /// `{"NAME":"TEXT",…}`.

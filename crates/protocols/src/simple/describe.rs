@@ -6,11 +6,11 @@ use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Value, json};
 
 use super::html::escape;
-use super::{SimpleApi, clients, refuse};
+use super::{SimpleApi, clients};
 use crate::sample;
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector, VersionState};
-use tensorserve_protocol::{JSON, Methods, Reply, RouteGroup, RoutedRequest};
+use tensorserve_protocol::{Answer, JSON, Methods, Reply, RouteGroup, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, TensorSpec};
 
@@ -94,7 +94,7 @@ fn not_found(engine: &Engine, name: &str) -> Error {
     Error::not_found(format!("Model not found: {name}{why}"))
 }
 
-fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Reply {
+fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Answer {
     let (head, name) = (&request.head, request.params.decoded("model"));
     let version = match head.query_value("version").filter(|text| !text.is_empty()) {
         None => None,
@@ -102,22 +102,17 @@ fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Reply {
             Ok(version) => Some(version),
             Err(_) => {
                 let message = format!("Invalid model version: {text} is not a whole number");
-                return refuse(Error::invalid(message), 400);
+                return Err(Error::invalid(message).into());
             }
         },
     };
     let choice = version.map_or(VersionSelector::Latest, VersionSelector::Version);
     let Ok(handle) = engine.repository().resolve(&ModelSpec { name: &name, choice }) else {
-        return refuse(not_found(engine, &name), 404);
+        return Err(not_found(engine, &name).into());
     };
     let wanted = head.query_value("signature").filter(|text| !text.is_empty());
-    match shown(&handle, wanted.as_deref()).and_then(sample::data) {
-        Ok(data) => Reply::ok(JSON, format!("{{\"data\": {data}}}")),
-        Err(error) => {
-            let status = error.http_status();
-            refuse(error, status)
-        }
-    }
+    let data = sample::data(shown(&handle, wanted.as_deref())?)?;
+    Ok(Reply::ok(JSON, format!("{{\"data\": {data}}}")))
 }
 
 /// The signature `wanted`, or by default `serving_default`, `predict`, or the last one.

@@ -20,8 +20,8 @@ use tensorserve_core::engine::{
     VersionSelector, VersionState,
 };
 use tensorserve_protocol::{
-    Body, BodyKind, Host, JSON, Listeners, Methods, Protocol, Reply, RequestHead, RoutedRequest,
-    Routes, bounded,
+    Answer, AnswerStyle, Body, BodyKind, Failure, Host, JSON, Listeners, Methods, MultipartForm,
+    Protocol, Reply, RequestHead, RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -74,7 +74,7 @@ impl Protocol for SimpleTensorFlowServing {
         let mut group = routes.group(TAG, &state, refuse);
         group
             .route(Methods::Post, "/", Permission::Infer, |api, request| {
-                Box::pin(async move { Ok(api.infer(request).await) })
+                Box::pin(api.infer(request))
             })
             .body(body_kind)
             .simple_cors()
@@ -112,13 +112,10 @@ fn content_type(head: &RequestHead<'_>) -> String {
 
 impl SimpleApi {
     /// Handles `POST /`.
-    async fn infer(&self, mut request: RoutedRequest<'_>) -> Reply {
+    async fn infer(&self, mut request: RoutedRequest<'_>) -> Answer {
         let start = request.start;
         if let Body::Form(form) = request.body {
-            return match ImageForm::of(form) {
-                Ok(form) => self.infer_images(form, start).await,
-                Err(error) => refuse(error, 400),
-            };
+            return self.infer_images(images_of(form)?, start).await;
         }
         let body = request.take_bytes();
         let kind = content_type(&request.head);
@@ -127,19 +124,19 @@ impl SimpleApi {
         let is_json =
             kind.starts_with(JSON) || (is_form && body.trim_ascii_start().starts_with(b"{"));
         if !is_json {
-            return refuse(Error::invalid("Error, unsupported content type"), 400);
+            return Err(Error::invalid("Error, unsupported content type").into());
         }
         self.infer_json(body, start).await
     }
 
     /// Runs the inference that a JSON document describes.
-    async fn infer_json(&self, body: Bytes, start: Instant) -> Reply {
+    async fn infer_json(&self, body: Bytes, start: Instant) -> Answer {
         let engine = self.engine.clone();
         self.run(start, move |resolver| request::decode(&engine, resolver, &body)).await
     }
 
     /// Runs a model on images.
-    async fn infer_images(&self, form: ImageForm, start: Instant) -> Reply {
+    async fn infer_images(&self, form: ImageForm, start: Instant) -> Answer {
         let engine = self.engine.clone();
         self.run(start, move |resolver| form.decode(&engine, resolver)).await
     }
@@ -149,30 +146,39 @@ impl SimpleApi {
         &self,
         start: Instant,
         decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, bool)> + Send + 'static,
-    ) -> Reply {
+    ) -> Answer {
         let entry = EntryPoint { protocol: SIMPLE, method: Method::Predict };
         let inferred = self.engine.infer(self.engine.call(entry, start), decode, encode::response);
         let inferred = inferred.await;
-        let reply = match inferred.answer {
-            Ok(body) => Reply::ok(JSON, body),
-            Err(error) if inferred.is_decoded => failure(run_error(error)),
-            Err(error) => failure(error),
-        };
-        reply.with_timing(inferred.timing)
+        let (timing, is_decoded) = (inferred.timing, inferred.is_decoded);
+        match inferred.answer {
+            Ok(body) => Ok(Reply::ok(JSON, body).with_timing(timing)),
+            Err(error) if is_decoded => Err(failure(run_error(error)).with_timing(timing)),
+            Err(error) => Err(failure(error).with_timing(timing)),
+        }
     }
 }
 
-/// The response to a failed inference. An unknown model is a 400 here, like every error of a request.
-fn failure(error: Error) -> Reply {
-    let status = match error.code() == Code::NotFound {
-        true => 400,
-        false => error.http_status(),
-    };
-    refuse(error, status)
+/// A failed inference. An unknown model is a 400 here, like every error of a request.
+fn failure(error: Error) -> Failure {
+    match error.code() == Code::NotFound {
+        true => Failure::new(error, 400),
+        false => error.into(),
+    }
+}
+
+/// The form of a request for images.
+fn images_of(form: MultipartForm) -> Result<ImageForm, Failure> {
+    ImageForm::of(form).map_err(|error| Failure::new(error, 400))
+}
+
+/// The response for an answer, which is a part of a page.
+fn rendered(answer: Answer) -> Reply {
+    AnswerStyle::new(refuse).render(answer)
 }
 
 /// The response for an error.
-pub(crate) fn refuse(error: Error, status: u16) -> Reply {
+fn refuse(error: Error, status: u16) -> Reply {
     let mut body = b"{\"error\":".to_vec();
     write::string(bounded(error.message()).as_bytes(), &mut body);
     body.extend_from_slice(b"}\n");

@@ -6,9 +6,8 @@
 use bytes::Bytes;
 use serde_json::json;
 
-use super::form::ImageForm;
 use super::html::escape;
-use super::{SimpleApi, clients, describe, refuse};
+use super::{SimpleApi, clients, describe};
 use crate::sample;
 use tensorserve_auth::Permission;
 use tensorserve_codec::base64;
@@ -16,7 +15,9 @@ use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::field;
-use tensorserve_protocol::{Body, BodyKind, Methods, Reply, RouteGroup, RoutedRequest, bounded};
+use tensorserve_protocol::{
+    Answer, Body, BodyKind, Failure, Methods, Reply, RouteGroup, RoutedRequest, bounded,
+};
 use tensorserve_tensor::error::{Error, Result};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -49,14 +50,14 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SimpleApi>) {
         .summary("Show a page with a form for generated clients");
     group
         .route(post, "/run_json_inference", Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(run_json(api, request).await) })
+            Box::pin(run_json(api, request))
         })
         .simple_cors()
         .summary("Run inference on the JSON form and show the result")
         .request(FORM, json!({ "type": "object" }));
     group
         .route(post, "/run_image_inference", Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(run_image(api, request).await) })
+            Box::pin(run_image(api, request))
         })
         .body(|_| BodyKind::Form)
         .simple_cors()
@@ -106,36 +107,34 @@ fn client_form(engine: &Engine) -> Reply {
     page("Generate clients", &client_page(engine, &fields, "bash", None))
 }
 
-async fn run_json(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
+async fn run_json(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Answer {
     let form = request.take_bytes();
     let fields = PageFields::of(&form);
     let data = field(&form, "json_data").unwrap_or_default();
     let answer = match document(&fields, &data) {
         Ok(body) => api.infer_json(body.into(), request.start).await,
-        Err(error) => refuse(error, 400),
+        Err(error) => Err(Failure::new(error, 400)),
     };
+    let answer = super::rendered(answer);
     let shown = json_page(&api.engine, &fields, &data, Some(&answer.body));
-    with_outcome(page("JSON inference", &shown), answer)
+    Ok(with_outcome(page("JSON inference", &shown), answer))
 }
 
-async fn run_image(api: &SimpleApi, request: RoutedRequest<'_>) -> Reply {
+async fn run_image(api: &SimpleApi, request: RoutedRequest<'_>) -> Answer {
     let form = match request.body {
         Body::Form(form) => form,
         Body::Bytes(_) => Default::default(),
     };
-    let form = match ImageForm::of(form) {
-        Ok(form) => form,
-        Err(error) => return refuse(error, 400),
-    };
+    let form = super::images_of(form)?;
     let fields = PageFields {
         model: form.model_name.clone().unwrap_or_default(),
         version: form.model_version.clone().unwrap_or_default(),
         signature: form.signature_name.clone().unwrap_or_default(),
     };
     let picture = form.images.first().cloned();
-    let answer = api.infer_images(form, request.start).await;
+    let answer = super::rendered(api.infer_images(form, request.start).await);
     let shown = image_page(&api.engine, &fields, picture.as_ref(), Some(&answer.body));
-    with_outcome(page("Image inference", &shown), answer)
+    Ok(with_outcome(page("Image inference", &shown), answer))
 }
 
 fn run_client(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
@@ -145,7 +144,7 @@ fn run_client(api: &SimpleApi, mut request: RoutedRequest<'_>) -> Reply {
     let query =
         [("language", &language), ("signature", &fields.signature), ("version", &fields.version)];
     let query = query.into_iter().map(|(name, value)| (name.to_owned(), value.clone()));
-    let answer = clients::source(api, &request.head, &fields.model, query);
+    let answer = super::rendered(clients::source(api, &request.head, &fields.model, query));
     let shown = client_page(&api.engine, &fields, &language, Some(&answer.body));
     with_outcome(page("Generate clients", &shown), answer)
 }

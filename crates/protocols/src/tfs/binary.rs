@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::config::TensorContent;
 use super::predict::DecodedTensors;
-use super::{DEFAULT_SIGNATURE, OwnedModelSpec, encode::TfsFormat, failure, grpc};
+use super::{DEFAULT_SIGNATURE, OwnedModelSpec, encode::TfsFormat, grpc};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     Engine, InferenceCall, ModelHandle, ModelSpec as EngineSpec, Resolver, VersionSelector,
@@ -14,7 +14,7 @@ use tensorserve_core::engine::{
 use tensorserve_proto::bounded;
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
-use tensorserve_protocol::{NPY, Reply, RequestHead, first_choice, media_type};
+use tensorserve_protocol::{Answer, NPY, Reply, RequestHead, first_choice, inferred, media_type};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -109,7 +109,7 @@ pub(super) async fn answer(
     entry: InferenceCall,
     body: Bytes,
     kind: String,
-) -> Reply {
+) -> Answer {
     let decode = move |resolver: &mut Resolver<'_>| {
         let mut request: PredictRequest = bounded::decode(body).map_err(|error| {
             let message =
@@ -120,12 +120,8 @@ pub(super) async fn answer(
         let form = TensorContent::IfSent.form(&request);
         grpc::decode_predict(resolver, request, form)
     };
-    let inferred = engine.infer(entry, decode, grpc::encode_predict).await;
-    let reply = match inferred.answer {
-        Ok(response) => Reply::ok(kind, response.encode_to_vec()),
-        Err(error) => failure(error),
-    };
-    reply.with_timing(inferred.timing)
+    let outcome = engine.infer(entry, decode, grpc::encode_predict).await;
+    inferred(outcome, |response| Reply::ok(kind, response.encode_to_vec()))
 }
 
 /// The model spec of the message and the path together. Either may leave a member out; members that

@@ -17,8 +17,8 @@ use tensorserve_core::metrics::MetricsExporter;
 use tensorserve_core::repository::VersionFiles;
 use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
 use tensorserve_protocol::{
-    ALLOW, Host, JSON, Methods, NoRoute, PathParams, Protocol, Reply, RequestHead, Route,
-    RoutedRequest, Routes, bounded,
+    ALLOW, Answer, Failure, Host, JSON, Methods, NoRoute, PathParams, Protocol, Reply, RequestHead,
+    Route, RoutedRequest, Routes, bounded,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -163,24 +163,25 @@ fn add_routes(api: &Arc<RestApi>, routes: &mut Routes) {
         common(metadata, "Return the signatures of a model");
         let predict = path(&format!("{model}:predict"));
         let predict = group.route(Methods::Post, predict, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.infer(Method::Predict, request).await) })
+            Box::pin(api.infer(Method::Predict, request))
         });
         common(predict, "Run a signature on tensors");
         let classify = path(&format!("{model}:classify"));
         let classify = group.route(Methods::Post, classify, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.infer(Method::Classify, request).await) })
+            Box::pin(api.infer(Method::Classify, request))
         });
         common(classify, "Classify examples");
         let regress = path(&format!("{model}:regress"));
         let regress = group.route(Methods::Post, regress, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.infer(Method::Regress, request).await) })
+            Box::pin(api.infer(Method::Regress, request))
         });
         common(regress, "Regress examples");
     }
     if api.kserve {
         let explain = path("/{model}:explain");
         let explain = group.immediate(Methods::Post, explain, Permission::Infer, |_, _| {
-            failure(Error::new(Code::Unimplemented, "this server does not explain predictions"))
+            let message = "this server does not explain predictions";
+            Failure::from(Error::new(Code::Unimplemented, message))
         });
         explain.hidden();
     }
@@ -243,14 +244,14 @@ impl OwnedModelSpec {
 
 impl RestApi {
     /// Handles `GET /v1/models`, which the reference does not have.
-    fn list(&self, request: RoutedRequest<'_>) -> Reply {
+    fn list(&self, request: RoutedRequest<'_>) -> Answer {
         if self.exact {
             return self.described("", Err(missing_name()), request.start);
         }
         self.described("", Ok(describe::list(&self.engine)), request.start)
     }
 
-    fn status(&self, request: RoutedRequest<'_>) -> Reply {
+    fn status(&self, request: RoutedRequest<'_>) -> Answer {
         let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
@@ -258,7 +259,7 @@ impl RestApi {
         self.described(&spec.name, status, request.start)
     }
 
-    fn metadata(&self, request: RoutedRequest<'_>) -> Reply {
+    fn metadata(&self, request: RoutedRequest<'_>) -> Answer {
         // As in the reference, the word matches in any case, but only lower case selects the metadata.
         if !request.head.path().ends_with("/metadata") {
             return self.status(request);
@@ -273,7 +274,7 @@ impl RestApi {
     }
 
     /// Counts a request for a status or for metadata, and returns its response.
-    fn described(&self, model: &str, outcome: Result<Reply>, start: Instant) -> Reply {
+    fn described(&self, model: &str, outcome: Result<Reply>, start: Instant) -> Answer {
         let is_served = !model.is_empty()
             && self
                 .engine
@@ -282,10 +283,10 @@ impl RestApi {
                 .is_ok();
         let code = outcome.as_ref().err().map(Error::code);
         self.metrics.described(is_served.then_some(model), code, start.elapsed());
-        outcome.unwrap_or_else(failure)
+        Ok(outcome?)
     }
 
-    async fn infer(&self, method: Method, mut request: RoutedRequest<'_>) -> Reply {
+    async fn infer(&self, method: Method, mut request: RoutedRequest<'_>) -> Answer {
         let Some(spec) = OwnedModelSpec::of(&request.params) else {
             return self.version_too_large(&request.head);
         };
@@ -314,37 +315,37 @@ impl RestApi {
 
     /// The response to a version that is not a 64-bit number. The response of the reference has no
     /// body.
-    fn version_too_large(&self, head: &RequestHead<'_>) -> Reply {
+    fn version_too_large(&self, head: &RequestHead<'_>) -> Answer {
         self.metrics.described(None, Some(Code::InvalidArgument), Default::default());
         if self.exact {
-            return Reply::ok(JSON, "").with_status(400);
+            return Ok(Reply::ok(JSON, "").with_status(400));
         }
         let message = format!("the version in {} does not fit 64 bits", head.path());
-        failure(Error::invalid(message))
+        Err(Error::invalid(message).into())
     }
 
     /// The response to a path that the API does not have, or not with this method. The reference does
     /// not distinguish the two.
-    fn missing(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+    fn missing(&self, head: &RequestHead<'_>, missing: &NoRoute) -> Answer {
         let method = head.method;
         if method == "OPTIONS" && self.prefix.is_empty() {
-            return options(head);
+            return Ok(options(head));
         }
         self.metrics.described(None, Some(Code::InvalidArgument), Default::default());
         let target = if self.exact { head.target } else { head.path() };
         let target = target.strip_prefix(self.prefix).unwrap_or(target);
         if method == "GET" && names_no_model(target) {
-            return failure(missing_name());
+            return Err(missing_name().into());
         }
         let NoRoute::Method(allowed) = missing else {
-            return failure(malformed(method, target));
+            return Err(malformed(method, target).into());
         };
         if self.exact {
-            return failure(malformed(method, target));
+            return Err(malformed(method, target).into());
         }
         let allowed = allowed.join(", ");
         let message = format!("{method} is not allowed for {target}; use {allowed}");
-        failure(Error::invalid(message)).with_status(405).with_header(ALLOW, allowed)
+        Err(Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed))
     }
 }
 

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use super::answer::{AnswerForm, TfsAnswer};
 use super::binary::{self, BodyFormat};
 use super::encode::TfsFormat;
-use super::{OwnedModelSpec, REST, classify, examples, failure, predict};
+use super::{OwnedModelSpec, REST, classify, examples, predict};
 use tensorserve_core::engine::{
     Engine, EntryPoint, InferRequest, Method, ModelHandle, Resolver, SignatureRun,
 };
-use tensorserve_protocol::{JSON, NPY, Reply, RequestHead};
+use tensorserve_protocol::{Answer, JSON, NPY, Reply, RequestHead, inferred};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
@@ -38,7 +38,7 @@ pub(super) async fn answer(
     head: &RequestHead<'_>,
     body: Bytes,
     start: Instant,
-) -> Reply {
+) -> Answer {
     let entry = engine.call(EntryPoint { protocol: REST, method: call.method }, start);
     let from = match call.method {
         Method::Predict => BodyFormat::of_body(head, call.exact),
@@ -53,19 +53,14 @@ pub(super) async fn answer(
     let (max_bytes, exact) = (call.max_bytes, call.exact);
     let to_npy = to == BodyFormat::Npy;
     let decode = move |resolver: &mut Resolver<'_>| call.decode(resolver, &body, &from, &to);
-    let inferred = engine.infer(entry, decode, move |form, response| {
+    let outcome = engine.infer(entry, decode, move |form, response| {
         let answer = TfsAnswer::read(form, response)?;
         match to_npy {
             true => Ok((NPY, binary::encode(answer.tensors(), max_bytes)?)),
             false => Ok((JSON, answer.json(exact)?)),
         }
     });
-    let inferred = inferred.await;
-    let reply = match inferred.answer {
-        Ok((content_type, body)) => Reply::ok(content_type, body),
-        Err(error) => failure(error),
-    };
-    reply.with_timing(inferred.timing)
+    inferred(outcome.await, |(content_type, body)| Reply::ok(content_type, body))
 }
 
 impl RestCall {

@@ -12,11 +12,11 @@ use self::languages::{BodyForm, ClientApi, ClientLanguage, ClientVariant, LANGUA
 use self::location::{ClientCredentials, ServerLocation};
 use self::notation::{Notation, label};
 use self::template::TemplateValues;
-use super::{SimpleApi, refuse};
+use super::SimpleApi;
 use crate::sample;
 use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::percent_encoded;
-use tensorserve_protocol::{JSON, Reply, RequestHead, RoutedRequest};
+use tensorserve_protocol::{Answer, JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Signature};
 
@@ -72,7 +72,7 @@ pub(super) fn list_schema() -> Value {
 }
 
 /// Handles `GET /v1/models/MODEL/gen_client?language=…&variant=…&signature=…&version=…`.
-pub(super) fn route(api: &SimpleApi, request: RoutedRequest<'_>) -> Reply {
+pub(super) fn route(api: &SimpleApi, request: RoutedRequest<'_>) -> Answer {
     let model = request.params.decoded("model");
     source(api, &request.head, &model, request.head.query())
 }
@@ -84,19 +84,11 @@ pub(super) fn source(
     head: &RequestHead<'_>,
     model: &str,
     query: impl Iterator<Item = (String, String)>,
-) -> Reply {
-    match generate(api, head, model, query) {
-        // Never HTML: a browser must show a client for browsers and not run it.
-        Ok((variant, source)) => {
-            let kind =
-                if variant.api == ClientApi::Data { JSON } else { "text/plain; charset=utf-8" };
-            Reply::ok(kind, source).with_header("x-content-type-options", "nosniff")
-        }
-        Err(error) => {
-            let status = error.http_status();
-            refuse(error, status)
-        }
-    }
+) -> Answer {
+    let (variant, source) = generate(api, head, model, query)?;
+    // Never HTML: a browser must show a client for browsers and not run it.
+    let kind = if variant.api == ClientApi::Data { JSON } else { "text/plain; charset=utf-8" };
+    Ok(Reply::ok(kind, source).with_header("x-content-type-options", "nosniff"))
 }
 
 fn generate(
