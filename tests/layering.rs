@@ -29,7 +29,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("onnx", &["platform", "rows", "tensor"]),
     ("litert", &["codec", "platform", "rows", "tensor"]),
     ("pickle", &["codec", "tensor"]),
-    ("tabular", &["pickle", "platform", "tensor"]),
+    ("tabular", &["os", "pickle", "platform", "tensor"]),
     ("boosters", &["codec", "pickle", "platform", "tabular", "tensor"]),
     ("sklearn", &["boosters", "codec", "pickle", "platform", "tabular", "tensor"]),
     ("pmml", &["codec", "platform", "tabular", "tensor"]),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::spread::SpreadRows;
 use tensorserve_platform::{Executable, Inspection, Loaded, files};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Result;
@@ -58,6 +59,7 @@ impl Evaluated {
     /// What is served.
     pub fn loaded(self) -> Loaded {
         let Evaluated { signatures, executable, bytes, .. } = self;
+        let executable = Arc::new(SpreadRows::new(executable, &signatures));
         Loaded { signatures, executable, bytes, marshalled_hooks: false, external_ops: Vec::new() }
     }
 }

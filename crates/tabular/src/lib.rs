@@ -5,7 +5,8 @@
 //! * [`FilePlatform`] is the platform of such a library, [`Evaluated`] a model that was read, [`ModelFiles`] finds its
 //!   file, and [`ComparedVersions`] knows with which versions its answers were compared;
 //! * [`trees`] is the forest that the trees of all libraries become; [`labels`], [`matrix`], [`numeric`] and [`murmur`]
-//!   are parts of several evaluators.
+//!   are parts of several evaluators;
+//! * `spread` runs the rows of a large batch on several threads.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -25,6 +26,7 @@ mod model_files;
 pub mod murmur;
 pub mod numeric;
 mod platform;
+mod spread;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::expect_used, clippy::indexing_slicing)]
 pub mod testing;

@@ -124,6 +124,8 @@ def time_of(predict, rows, runs):
 def ours(program, folder):
     command = [program, "--ignored", "--nocapture", "--exact", "speed::time_of_a_prediction"]
     env = os.environ | {"TENSORSERVE_SPEED": folder}
+    # Large batches would use all cores.
+    command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), *command]
     text = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
     lines = [line.split() for line in text.splitlines()]
     found = {
