@@ -137,7 +137,7 @@ fn every_setting_changes_the_configuration_from_each_place() {
         if ModelSettings::names().contains(name) {
             let (one, mistakes) = configured(Place::Model, &settings, folder.path());
             assert!(mistakes.is_empty(), "{name} = {value}: {mistakes:?}");
-            let [(common, own)] = [(&config.repository.sources, &one.repository.sources)];
+            let (common, own) = (&config.repository.sources, &one.repository.sources);
             assert!(own[0].model == common[0].model, "{name} = {value}: of one model");
         }
     }
