@@ -272,6 +272,7 @@ fn of_repository(old: &RepositoryConfig, new: &RepositoryConfig) -> Vec<&'static
         poll_interval,
         load_threads,
         longest_turn,
+        second_look: _, // No setting.
         memory_limit,
         max_load_retries,
         load_retry_interval,

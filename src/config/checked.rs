@@ -27,7 +27,7 @@ use super::{
 };
 #[cfg(feature = "tensorflow")]
 use super::{GpuConfig, TensorFlowConfig};
-use tensorserve_core::config::{LONGEST_TURN, OpPolicy, is_model_name, model_path};
+use tensorserve_core::config::{LONGEST_TURN, OpPolicy, SECOND_LOOK, is_model_name, model_path};
 use tensorserve_tensor::error::Result;
 
 impl Config {
@@ -208,6 +208,7 @@ impl Check {
             poll_interval: Some(server.poll_interval().0).filter(|interval| !interval.is_zero()),
             load_threads: server.load_threads(),
             longest_turn: LONGEST_TURN,
+            second_look: SECOND_LOOK,
             memory_limit: self.memory_amount("memory_limit", server.memory_limit),
             max_load_retries: server.max_load_retries(),
             load_retry_interval: server.load_retry_interval().0,

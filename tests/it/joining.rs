@@ -3,10 +3,12 @@
 
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
+use tensorserve::config::Settings;
 
 use crate::support::client::{Answer as HttpAnswer, post, request};
 use crate::support::fake::{Answer, Model, Rows};
@@ -20,6 +22,14 @@ fn joining(place: &Place) -> (bool, String) {
     let joining = &shown["versions"][0]["signatures"][0]["joining"];
     let (joins, why) = (joining["joins"].as_bool(), joining["why"].as_str());
     (joins.expect("whether"), why.expect("why").to_owned())
+}
+
+/// A server with the model, whose samples end however little a busy machine leaves to them.
+fn sampled(model: Model, configure: impl FnOnce(&mut Settings)) -> Place {
+    let configure = |settings: &mut Settings, _: &Path| configure(settings);
+    Place::configured(&[("models/m/1", model)], configure, |config| {
+        config.repository.second_look = Duration::from_secs(60);
+    })
 }
 
 fn with(answer: Answer) -> Model {
@@ -80,7 +90,7 @@ fn company_that_real_requests_seldom_have_refutes_a_proof_before_the_first_reque
         (Answer::DoublesLastOf(3), ""),
         (Answer::DoublesLastOf(64), "(64 in all"),
     ] {
-        let shown = Place::of(&with(answer), |_| ());
+        let shown = sampled(with(answer), |_| ());
         let (joins, why) = joining(&shown);
         assert!(!joins, "{answer:?}: {why}");
         assert!(why.contains("depend on the other requests in the batch"), "{why}");
@@ -93,7 +103,7 @@ fn company_that_real_requests_seldom_have_refutes_a_proof_before_the_first_reque
 
 #[test]
 fn outputs_that_cannot_be_split_are_found_before_the_first_request() {
-    let place = Place::of(&with(Answer::OneRowTooMany), |_| ());
+    let place = sampled(with(Answer::OneRowTooMany), |_| ());
     let why = "its outputs do not have the batch's 0-th dimension";
     assert_eq!(joining(&place), (false, why.to_owned()));
 }
@@ -101,7 +111,7 @@ fn outputs_that_cannot_be_split_are_found_before_the_first_request() {
 #[test]
 fn errors_of_the_model_refute_nothing() {
     let model = Model { fails_on: Some(-1.0), ..Model::default() };
-    let place = Place::of(&model, |_| ());
+    let place = sampled(model, |_| ());
     assert!(joining(&place).0);
     assert!(place.fake.sample_runs().iter().any(|run| run.rows() == 64));
 }
@@ -109,7 +119,7 @@ fn errors_of_the_model_refute_nothing() {
 #[test]
 fn samples_run_only_where_they_can_end_joining() {
     for (rows, batching) in [(Rows::NoGraph, "auto"), (Rows::Proven, "on"), (Rows::Proven, "off")] {
-        let place = Place::of(&Model { rows, ..Model::default() }, |settings| {
+        let place = sampled(Model { rows, ..Model::default() }, |settings| {
             settings.batching.batching = Some(batching.to_owned());
         });
         assert!(place.fake.sample_runs().is_empty(), "{rows:?} {batching}");
@@ -118,7 +128,7 @@ fn samples_run_only_where_they_can_end_joining() {
 
 #[test]
 fn what_samples_found_stays_found_under_other_parameters() {
-    let place = Place::of(&with(Answer::Centred), |_| ());
+    let place = sampled(with(Answer::Centred), |_| ());
     let (_, found) = joining(&place);
     let change = |body: &str| {
         let path = "/api/v1/models/m/batching";

@@ -41,6 +41,7 @@ impl Default for EngineConfig {
                 poll_interval: None,
                 load_threads: 2,
                 longest_turn: LONGEST_TURN,
+                second_look: SECOND_LOOK,
                 memory_limit: None,
                 max_load_retries: 5,
                 load_retry_interval: Duration::from_secs(5),
@@ -60,6 +61,10 @@ impl Default for EngineConfig {
 /// How long a load keeps others waiting: one that takes longer may hang.
 pub const LONGEST_TURN: Duration = Duration::from_secs(120);
 
+/// How long samples of requests run for rows that are known to be independent: they are a second look, and a busy
+/// machine leaves little to a thread of low priority while a reload waits for it.
+pub const SECOND_LOOK: Duration = Duration::from_millis(50);
+
 /// The models to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepositoryConfig {
@@ -73,6 +78,8 @@ pub struct RepositoryConfig {
     pub load_threads: usize,
     /// A load or unload that takes longer does not count against `load_threads` any more.
     pub longest_turn: Duration,
+    /// The most time for the samples of a signature whose rows are known to be independent.
+    pub second_look: Duration,
     /// Memory limit for all models in bytes, by estimate; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Number of retries after a failed load; a change of its files restarts the count.

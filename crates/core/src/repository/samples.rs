@@ -10,10 +10,6 @@ use tensorserve_os as os;
 use tensorserve_platform::synthetic_samples;
 use tensorserve_tensor::Signature;
 
-/// The most time for the samples of one signature whose rows are known to be independent: they are a second look, and a
-/// busy machine leaves little to a thread of low priority while a reload waits for it.
-const SECOND_LOOK: Duration = Duration::from_millis(50);
-
 /// The most time for the samples of one signature whose rows only the operator calls independent.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
@@ -21,15 +17,21 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 const SIGNATURES: u32 = 4;
 
 /// Runs samples of all signatures whose requests are joined, on a thread of low priority: requests to
-/// other versions come first. Blocks until they have run.
-pub(super) fn run(queues: &[(&Signature, &BatchQueue)], model: &str, version: i64) {
+/// other versions come first. Those of rows that are known to be independent take `second_look` at most. Blocks until
+/// they have run.
+pub(super) fn run(
+    queues: &[(&Signature, &BatchQueue)],
+    second_look: Duration,
+    model: &str,
+    version: i64,
+) {
     let started = Instant::now();
     let work = || {
         os::lower_priority();
         for (signature, queue) in queues {
             if queue.takes_samples() {
                 let limit = match signature.rows.is_independent() {
-                    true => SECOND_LOOK,
+                    true => second_look,
                     false => FIRST_LOOK,
                 };
                 let end = (started + limit * SIGNATURES).min(Instant::now() + limit);

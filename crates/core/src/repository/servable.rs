@@ -102,6 +102,8 @@ pub(super) struct VersionLoad<'a> {
     pub(super) step_threads: &'a StepThreads,
     /// The most bytes that one input may have.
     pub(super) max_tensor_bytes: usize,
+    /// The most time for samples of rows that are known to be independent.
+    pub(super) second_look: Duration,
     pub(super) metrics: &'a Metrics,
     /// Threads within an operation that suited an earlier version.
     pub(super) threads: Option<usize>,
@@ -132,7 +134,7 @@ impl VersionLoad<'_> {
                 self.warm(&servable)?;
             }
             let queues: Vec<_> = servable.model_queues().collect();
-            samples::run(&queues, self.model, self.version);
+            samples::run(&queues, self.second_look, self.model, self.version);
         }
         if let Some(handlers) = handlers {
             let _ = servable.loaded.handlers.set(handlers);

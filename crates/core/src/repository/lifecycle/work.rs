@@ -156,6 +156,7 @@ impl LoadJob {
             workers: &shared.workers,
             step_threads: &shared.step_threads,
             max_tensor_bytes: shared.max_tensor_bytes,
+            second_look: shared.config.second_look,
             cache: shared.cache.as_ref(),
             metrics: &shared.metrics,
             threads: self.threads,
