@@ -1,4 +1,4 @@
-//! The layer before all gRPC services: it takes calls through [`admission`](super::admission), and limits how long
+//! The layer before all gRPC services: it takes calls through [`admission`], and limits how long
 //! messages and responses take.
 
 use std::convert::Infallible;

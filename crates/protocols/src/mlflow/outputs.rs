@@ -102,7 +102,7 @@ fn array(tensor: &Tensor, out: &mut Vec<u8>) -> Result<()> {
     write::tensor(tensor, STYLE, 0, out).map_err(|error| error.into_error(no_form))
 }
 
-/// As [`array`], row by row; a scalar has none.
+/// As [`array()`], row by row; a scalar has none.
 fn rows_of_array(tensor: &Tensor, out: &mut RowText) -> Result<()> {
     let Some(rows) = tensor.rows() else {
         return array(tensor, &mut out.text);
