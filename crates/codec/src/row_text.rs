@@ -20,9 +20,7 @@ impl RowText {
     /// # Errors
     /// Those of [`budget::grow`].
     pub fn end_row(&mut self, start: usize) -> Result<()> {
-        budget::grow(&mut self.rows, 1)?;
-        self.rows.push(start..self.text.len());
-        Ok(())
+        end_row(&self.text, &mut self.rows, start)
     }
 
     /// The text ends a row, which begins at `start` and is on lines of its own.
@@ -30,9 +28,24 @@ impl RowText {
     /// # Errors
     /// Those of [`budget::grow`].
     pub fn end_line(&mut self, start: usize) -> Result<()> {
-        self.end_row(start)?;
-        budget::grow(&mut self.text, 1)?;
-        self.text.push(b'\n');
-        Ok(())
+        end_line(&mut self.text, &mut self.rows, start)
     }
+}
+
+fn end_row(text: &[u8], rows: &mut Vec<Range<usize>>, start: usize) -> Result<()> {
+    budget::grow(rows, 1)?;
+    rows.push(start..text.len());
+    Ok(())
+}
+
+/// [`RowText::end_line`] for a writer that has its parts.
+pub(crate) fn end_line(
+    text: &mut Vec<u8>,
+    rows: &mut Vec<Range<usize>>,
+    start: usize,
+) -> Result<()> {
+    end_row(text, rows, start)?;
+    budget::grow(text, 1)?;
+    text.push(b'\n');
+    Ok(())
 }

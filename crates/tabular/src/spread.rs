@@ -29,26 +29,20 @@ const LEAST_MEASURED: usize = 8;
 /// An executable whose rows are independent, which runs the rows of a large batch on several threads.
 pub(crate) struct SpreadRows {
     inner: Arc<dyn Executable>,
-    /// The time of a row in nanoseconds, by signature; 0 if it is unknown.
-    row_nanos: Vec<AtomicU64>,
-    /// Whether the rows of a signature are independent.
-    are_independent: Vec<bool>,
+    /// The time of a row in nanoseconds, by signature, 0 if it is unknown; `None` where rows depend on each other.
+    row_nanos: Vec<Option<AtomicU64>>,
 }
 
 impl SpreadRows {
     pub(crate) fn new(inner: Arc<dyn Executable>, signatures: &[Signature]) -> Self {
-        SpreadRows {
-            inner,
-            row_nanos: signatures.iter().map(|_| AtomicU64::new(0)).collect(),
-            are_independent: signatures.iter().map(|it| it.rows.is_independent()).collect(),
-        }
+        let nanos = |it: &Signature| it.rows.is_independent().then(|| AtomicU64::new(0));
+        SpreadRows { inner, row_nanos: signatures.iter().map(nanos).collect() }
     }
 
     fn note(&self, signature: usize, rows: usize, took: Duration) {
-        if rows < LEAST_MEASURED {
-            return;
-        }
-        if let Some(nanos) = self.row_nanos.get(signature) {
+        if let Some(Some(nanos)) = self.row_nanos.get(signature)
+            && rows >= LEAST_MEASURED
+        {
             let each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / rows as u64;
             let before = nanos.load(Relaxed);
             // Threads that had to wait for a core count little.
@@ -60,9 +54,9 @@ impl SpreadRows {
 
     /// The rows of a piece of such a run; `None` if it stays on its thread.
     fn piece(&self, signature: usize, rows: Option<usize>) -> Option<usize> {
-        let rows = rows.filter(|_| self.are_independent.get(signature) == Some(&true))?;
-        let nanos = usize::try_from(self.row_nanos.get(signature)?.load(Relaxed)).ok()?;
-        let expected = Duration::from_nanos(nanos.checked_mul(rows)?.try_into().ok()?);
+        let nanos = self.row_nanos.get(signature)?.as_ref()?.load(Relaxed);
+        let nanos = usize::try_from(nanos).ok()?;
+        let expected = Duration::from_nanos(nanos.checked_mul(rows?)?.try_into().ok()?);
         if nanos == 0 || expected < SHORTEST_SPREAD {
             return None;
         }
@@ -75,12 +69,12 @@ impl Executable for SpreadRows {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let rows = common_rows(inputs);
         let whole = || {
-            if rows.is_none_or(|rows| rows < LEAST_MEASURED) {
+            let Some(rows) = rows.filter(|rows| *rows >= LEAST_MEASURED) else {
                 return self.inner.run(signature, inputs, options);
-            }
+            };
             let start = Instant::now();
             let outputs = self.inner.run(signature, inputs, options)?;
-            self.note(signature, rows.unwrap_or(0), start.elapsed());
+            self.note(signature, rows, start.elapsed());
             Ok(outputs)
         };
         let Some((piece, rows)) = self.piece(signature, rows).zip(rows) else {
@@ -315,7 +309,7 @@ mod tests {
         let doubles = Arc::new(Doubles { threads: Mutex::default() });
         let inner = Arc::clone(&doubles) as Arc<dyn Executable>;
         let spread = SpreadRows::new(inner, &[signature]);
-        spread.row_nanos[0].store(20_000, Relaxed);
+        spread.row_nanos[0].as_ref().expect("independent").store(20_000, Relaxed);
         (doubles, spread)
     }
 
@@ -368,7 +362,7 @@ mod tests {
     fn small_batches_and_dependent_rows_stay_on_their_thread() {
         let (doubles, mut spread) = spread();
         run(&spread, rows(32, |_| ())).expect("runs");
-        spread.are_independent = vec![false];
+        spread.row_nanos = vec![None];
         run(&spread, rows(500, |_| ())).expect("runs");
         assert!(!doubles.has_helped());
     }

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::float;
 use crate::base64;
-use crate::row_text::RowText;
+use crate::row_text::{self, RowText};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor};
@@ -209,10 +209,7 @@ impl NumberWriter<'_> {
         for _ in 0..*size {
             let start = self.out.len();
             self.nested(inner, depth, write)?;
-            budget::grow(rows, 1)?;
-            rows.push(start..self.out.len());
-            budget::grow(self.out, 1)?;
-            self.out.push(b'\n');
+            row_text::end_line(self.out, rows, start)?;
         }
         Ok(())
     }

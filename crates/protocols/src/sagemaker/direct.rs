@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::invocation::DirectedCall;
-use super::invocation::Invocation;
+use super::invocation::{DirectedCall, Invocation};
 use super::media::PayloadFormat;
 use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation, outputs};
 use crate::mlflow;
