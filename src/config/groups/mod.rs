@@ -131,7 +131,7 @@ macro_rules! settings {
             }
 
             /// The settings with a constant default, as it is shown.
-            #[cfg(test)]
+            #[cfg(all(test, feature = "default"))]
             pub(in crate::config) fn defaults() -> Vec<(&'static str, String)> {
                 let words: Vec<(&str, Option<&str>, Option<&str>)> = vec![$({
                     let unset: &[&str] = &[$($unset)?];
