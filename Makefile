@@ -9,6 +9,8 @@
 #   make bench-transform  `tensorserve transform` against a bare loop and against the server over HTTP
 #   make lint           Rust, Python and JavaScript: findings and format; `make format` formats all
 #   make fuzz           every decoder on mutated inputs, for seconds (ARGS="npy 4h": one, for hours)
+#   make flaky          the Rust tests, five times beside busy loops: those that need a fast machine
+#                       fail (ARGS="2 --test it": the integration tests, twice)
 #   make soak           the release build under attack, for long, in chaos (ARGS="attack 10m",
 #                       "soak 1h", "chaos", "overload 60s"); not part of `make check`
 #   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles,
@@ -61,7 +63,7 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
-	bench-transform fuzz soak check lib build build-local wheel tensorflow-versions lint lint-rust lint-python \
+	bench-transform fuzz flaky soak check lib build build-local wheel tensorflow-versions lint lint-rust lint-python \
 	lint-javascript format doc deny audit dockerfiles clean help
 
 # Downloads the libraries while the binary is compiled.
@@ -109,6 +111,10 @@ bench-transform: lib
 # Without a C++ compiler it says that it does nothing. `rust-test` runs the corpora in any case.
 fuzz:
 	@$(PYTHON) scripts/fuzz.py $(ARGS)
+
+# scripts/flaky.py describes ARGS.
+flaky: lib
+	@$(PYTHON) scripts/flaky.py $(ARGS)
 
 # tests/soak/soak.py describes ARGS.
 soak: lib build
