@@ -63,12 +63,12 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
-	bench-transform fuzz flaky soak check lib build build-local wheel tensorflow-versions lint lint-rust lint-python \
+	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions lint lint-rust lint-python \
 	lint-javascript format doc deny audit dockerfiles clean help
 
-# Downloads the libraries while the binary is compiled.
+# Downloads libtensorflow while the binary is compiled.
 run:
-	@$(MAKE) --no-print-directory --jobs=2 lib build-local
+	@$(MAKE) --no-print-directory --jobs=2 lib-tensorflow build-local
 	@TENSORSERVE_CALLED_AT=$(CALLED_AT) \
 	TENSORSERVE_LIBTENSORFLOW="$${TENSORSERVE_LIBTENSORFLOW:-$$($(FETCH) --print-dest)}" \
 	exec $(TARGET)/local/tensorserve serve models/ $(ARGS)
@@ -126,14 +126,17 @@ check: rust-test client-binary
 
 other-checks: lint doc dockerfiles deny tensorflow-alone
 
-lib:
+lib-tensorflow:
 	@$(FETCH)
+
+lib: lib-tensorflow
 	@$(FETCH_ONNX)
 	@$(FETCH_LITERT)
 
-# Compiles in less than half the time of a release build, for a first look at the server.
+# For a first look at the server, compiled in a fraction of the time of a release build: without most
+# optimization, and with what the models of models/ need.
 build-local:
-	@$(CARGO) build --profile local --locked --bin tensorserve
+	@$(CARGO) build --profile local --locked --no-default-features --features tensorflow --bin tensorserve
 
 # Cargo can strip a binary but not keep the debug information: debuggers and profilers read it from
 # tensorserve.debug, which the binary names. It looks for libraries in lib/ beside it.

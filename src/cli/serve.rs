@@ -271,9 +271,10 @@ fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<Stri
         return Some(why);
     }
     let (path, known) = (path.display(), config::PLATFORMS.join(", "));
+    let left_out = config::left_out();
     Some(format!(
         "{path}: the platform of this file cannot be detected from its name; name it with \
-         --platform ({known})"
+         --platform ({known}){left_out}"
     ))
 }
 

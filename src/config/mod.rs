@@ -65,7 +65,7 @@ pub use self::groups::{
 };
 pub use self::observation::{ObservationConfig, TracesConfig};
 pub(crate) use self::platforms::runner_platform;
-pub use self::platforms::{PLATFORMS, platform};
+pub use self::platforms::{PLATFORMS, left_out, platform};
 pub use self::settings::{ModelSettings, Settings};
 pub use self::written::{Mistakes, Origin, Origins, Reading, unknown_name};
 

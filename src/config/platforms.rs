@@ -40,6 +40,45 @@ pub const PLATFORMS: &[&str] = &[
     "executorch",
 ];
 
+/// What a message about an unknown platform adds in a build without some of them, such as that of
+/// `make run`; nothing in a build with all.
+#[must_use]
+pub fn left_out() -> String {
+    let names = [
+        #[cfg(not(feature = "tensorflow"))]
+        "tensorflow",
+        #[cfg(not(feature = "onnx"))]
+        "onnx",
+        #[cfg(not(feature = "mxnet"))]
+        "mxnet",
+        #[cfg(not(feature = "tflite"))]
+        "tflite",
+        #[cfg(not(feature = "xgboost"))]
+        "xgboost",
+        #[cfg(not(feature = "lightgbm"))]
+        "lightgbm",
+        #[cfg(not(feature = "catboost"))]
+        "catboost",
+        #[cfg(not(feature = "sklearn"))]
+        "scikitlearn",
+        #[cfg(not(feature = "pmml"))]
+        "pmml",
+        #[cfg(not(feature = "spark"))]
+        "spark",
+        #[cfg(not(feature = "h2o"))]
+        "h2o",
+        #[cfg(not(feature = "pytorch"))]
+        "pytorch",
+        #[cfg(not(feature = "executorch"))]
+        "executorch",
+    ];
+    let names: &[&str] = &names;
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("; this build leaves out {}, which `make build` builds in", names.join(", "))
+}
+
 /// The platform of models that run in Python, which the setting `runner` names and no other one; `None` if
 /// it is not built in.
 pub(crate) fn runner_platform() -> Option<&'static str> {
@@ -59,6 +98,6 @@ pub fn platform(name: &str) -> Result<&'static str, String> {
     if let Some(known) = PLATFORMS.iter().find(|known| **known == own) {
         return Ok(known);
     }
-    let known = PLATFORMS.join(", ");
-    Err(format!("platform {name:?} is unknown; the platforms are: {known}"))
+    let (known, left_out) = (PLATFORMS.join(", "), left_out());
+    Err(format!("platform {name:?} is unknown; the platforms are: {known}{left_out}"))
 }

@@ -51,6 +51,15 @@ fn an_error_of_inspect_names_the_file_once() {
     }
 }
 
+/// `make run` builds without them.
+#[cfg(not(feature = "onnx"))]
+#[test]
+fn platforms_that_are_left_out_of_the_build_are_named() {
+    let model = project("tests/data/platforms/onnx/iris_mlp_torch113.onnx").display().to_string();
+    let left_out = "this build leaves out onnx, mxnet";
+    assert_refused(&run(&["serve", &model]), 1, &["--platform (tensorflow)", left_out]);
+}
+
 #[test]
 fn mistakes_are_told_with_what_to_do() {
     let missing = project("models/no_such_model").display().to_string();
