@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::stores;
-use tensorserve_core::engine::{Engine, RecordFormat};
+use tensorserve_core::engine::{Engine, RequestLogFormat};
 use tensorserve_core::metrics::Metrics;
 use tensorserve_core::repository::{NoFormats, Repository, VersionFiles};
 use tensorserve_platform::Platforms;
@@ -67,8 +67,8 @@ pub fn engine(
     let exporters = protocols.iter().filter_map(|protocol| protocol.exporter()).collect();
     let files = protocols.iter().find_map(|protocol| protocol.version_files());
     let files = files.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn VersionFiles>);
-    let records = protocols.iter().find_map(|protocol| protocol.record_format());
-    let records = records.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn RecordFormat>);
+    let records = protocols.iter().find_map(|protocol| protocol.request_log_format());
+    let records = records.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn RequestLogFormat>);
     let stores = stores::built_in(config);
     let (core, metrics) =
         (config.engine(), Metrics::new(exporters, config.protocols.metrics_aliases.clone()));

@@ -13,6 +13,7 @@ pub mod cast;
 pub mod csv;
 pub mod event_stream;
 pub mod flatbuffer;
+pub mod formats;
 pub mod json;
 pub mod npy;
 pub mod places;

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::Result;
 
@@ -12,6 +14,15 @@ pub struct RowText {
     pub text: Vec<u8>,
     /// The place of each row in the text.
     pub rows: Vec<Range<usize>>,
+}
+
+/// The text of the outputs for several records.
+#[derive(Debug)]
+pub enum OutputText {
+    /// Rows, by whoever has written them: where each is, is known.
+    Rows(RowText),
+    /// A text whose rows are to be found: a handler has written it, or it is a document.
+    Text(Bytes),
 }
 
 impl RowText {

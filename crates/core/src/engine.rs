@@ -40,7 +40,7 @@ pub use crate::repository::{
     ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,
     Unresolved, VersionSelector, VersionState, VersionStatus,
 };
-pub use crate::request_log::{LoggedInference, LoggedRun, RecordFormat};
+pub use crate::request_log::{LoggedInference, LoggedRun, RequestLogFormat};
 
 pub use tensorserve_workers::HandlerError;
 pub use tensorserve_workers::handlers::{HandlerContext, HandlerReply, Handlers, ModelReply};

@@ -16,7 +16,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tensorserve_core::engine::{Engine, RecordFormat};
+use tensorserve_core::engine::{Engine, RequestLogFormat};
 use tensorserve_core::metrics::MetricsExporter;
 use tensorserve_core::repository::VersionFiles;
 
@@ -64,7 +64,7 @@ pub trait Protocol: Send + Sync {
     }
 
     /// The format in which it writes the request log.
-    fn record_format(&self) -> Option<Arc<dyn RecordFormat>> {
+    fn request_log_format(&self) -> Option<Arc<dyn RequestLogFormat>> {
         None
     }
 }

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_tensor::error::{Error, Result};
 
 use crate::filter::{JsonPath, fields, without_line_end};
@@ -11,26 +12,6 @@ use crate::text;
 
 /// The member that holds the prediction.
 const OUTPUT_MEMBER: &[u8] = b"SageMakerOutput";
-
-/// The text of a record and its prediction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordFormat {
-    /// One JSON value. JSON lines are such records.
-    Json,
-    /// One CSV row.
-    Csv,
-}
-
-impl RecordFormat {
-    /// Its word in the state of jobs. It stays: a job continues only under the same word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            RecordFormat::Json => "Json",
-            RecordFormat::Csv => "Csv",
-        }
-    }
-}
 
 /// Appends to `out` the record `input` joined with its prediction: an object gets the member
 /// `SageMakerOutput`, in place of one that it has; any other value becomes

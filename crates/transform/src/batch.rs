@@ -8,11 +8,12 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
-use crate::model::{Model, Payload, Response};
+use crate::model::{Model, Payload};
 use crate::rows::{Rows, one_line};
 use tensorserve_codec::csv::{self, CsvReader};
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_codec::json::write;
-use tensorserve_records::join::RecordFormat;
+use tensorserve_codec::row_text::OutputText;
 use tensorserve_records::split::{Chunk, Split};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -361,14 +362,14 @@ impl BatchRunner {
         &self,
         batch: &Batch,
         piece: Range<usize>,
-        response: &Response,
+        response: &OutputText,
         output: &mut BatchOutput,
     ) -> Result<bool> {
         let count = piece.len();
         let found;
         let (text, spans) = match response {
-            Response::Rows(rows) if rows.rows.len() == count => (&rows.text[..], &rows.rows),
-            Response::Text(text) => match Rows::of(text, count) {
+            OutputText::Rows(rows) if rows.rows.len() == count => (&rows.text[..], &rows.rows),
+            OutputText::Text(text) => match Rows::of(text, count) {
                 Some(rows) => {
                     found = rows;
                     (&found.text[..], &found.spans)
@@ -379,7 +380,7 @@ impl BatchRunner {
                 }
                 None => return Ok(false),
             },
-            Response::Rows(_) => return Ok(false),
+            OutputText::Rows(_) => return Ok(false),
         };
         if self.job.shaping.keeps_predictions() {
             let base = output.text.len();

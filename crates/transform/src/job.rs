@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_records::compression::Compression;
-use tensorserve_records::join::{RecordFormat, Shaping};
+use tensorserve_records::join::Shaping;
 use tensorserve_records::split::Split;
 use tensorserve_records::write::OutputFormat;
 use tensorserve_tensor::DType;

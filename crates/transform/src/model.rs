@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use tensorserve_codec::row_text::RowText;
-use tensorserve_records::join::RecordFormat;
+use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::row_text::OutputText;
 use tensorserve_tensor::error::Result;
 
 /// One request.
@@ -22,22 +22,13 @@ pub enum Payload {
     Images(Vec<Bytes>),
 }
 
-/// The response to a payload.
-#[derive(Debug)]
-pub enum Response {
-    /// Rows, by whoever has written them: where each is, is known.
-    Rows(RowText),
-    /// A text whose rows are to be found: a handler has written it, or it is a document.
-    Text(Bytes),
-}
-
 /// A model that is loaded. Calls block, and may come from many threads.
 pub trait Model: Send + Sync {
-    /// Runs a payload of records, for the rows of its outputs in the format `rows`.
+    /// Runs a payload of records, for the rows of its outputs in this format.
     ///
     /// # Errors
     /// As the server would report them.
-    fn rows(&self, payload: Payload, rows: RecordFormat) -> Result<Response>;
+    fn rows(&self, payload: Payload, format: RecordFormat) -> Result<OutputText>;
 
     /// Runs a payload, for the response as a whole, in the form that the job accepts.
     ///

@@ -15,16 +15,15 @@ use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::stores;
 use tensorserve_archive as archive;
+use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::row_text::OutputText;
 use tensorserve_core::config::{BatchMode, is_store_url, model_path};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
-use tensorserve_protocols::sagemaker::{
-    Compatibility, CsvLines, InvokedRows, Invoker, RowForm, SagemakerConfig,
-};
-use tensorserve_records::join::RecordFormat;
+use tensorserve_protocols::sagemaker::{Compatibility, CsvLines, Invoker, SagemakerConfig};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_transform::job::CsvHeader;
-use tensorserve_transform::model::{Model, Payload, Response};
+use tensorserve_transform::model::{Model, Payload};
 
 /// Larger files are hashed at their start and end only.
 const HASHED: u64 = 16 << 20;
@@ -200,21 +199,13 @@ impl ServedModel {
 }
 
 impl Model for ServedModel {
-    fn rows(&self, payload: Payload, rows: RecordFormat) -> Result<Response> {
-        let form = match rows {
-            RecordFormat::Json => RowForm::Json,
-            RecordFormat::Csv => RowForm::Csv,
-        };
+    fn rows(&self, payload: Payload, format: RecordFormat) -> Result<OutputText> {
         if let Payload::Images(files) = payload {
-            let rows = self.runtime.block_on(self.rows.rows_of_images(files, form))?;
-            return Ok(Response::Rows(rows));
+            let rows = self.runtime.block_on(self.rows.rows_of_images(files, format))?;
+            return Ok(OutputText::Rows(rows));
         }
         let (content_type, body) = self.body_of(payload);
-        let invoked = self.runtime.block_on(self.rows.rows(content_type, form, body))?;
-        Ok(match invoked {
-            InvokedRows::Rows(rows) => Response::Rows(rows),
-            InvokedRows::Text(text) => Response::Text(text),
-        })
+        self.runtime.block_on(self.rows.rows(content_type, format, body))
     }
 
     fn document(&self, payload: Payload) -> Result<Bytes> {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::arguments::{Arguments, Assemble, Join, Strategy};
 use super::inputs::{Inputs, split_of_type, types_of_name};
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_records::compression::Compression;
 use tensorserve_records::filter::JsonPath;
 use tensorserve_records::job as sagemaker;
-use tensorserve_records::join::{Key, RecordFormat, Shaping};
+use tensorserve_records::join::{Key, Shaping};
 use tensorserve_records::split::Split;
 use tensorserve_records::write::OutputFormat;
 use tensorserve_tensor::DType;

@@ -22,7 +22,7 @@ use crate::batch::Batcher;
 use crate::cache::ResponseCache;
 use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
 use crate::metrics::{CacheReading, Metrics};
-use crate::request_log::{LoggedInference, RecordFormat, RequestLog, RequestLogs};
+use crate::request_log::{LoggedInference, RequestLog, RequestLogFormat, RequestLogs};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 use tensorserve_workers::Workers;
@@ -193,7 +193,7 @@ impl VersionFiles for NoFormats {
     }
 }
 
-impl RecordFormat for NoFormats {
+impl RequestLogFormat for NoFormats {
     fn record(&self, _inference: &LoggedInference) -> Option<Vec<u8>> {
         None
     }
@@ -250,7 +250,7 @@ impl Repository {
         platforms: Platforms,
         metrics: Metrics,
         files: Arc<dyn VersionFiles>,
-        records: Arc<dyn RecordFormat>,
+        records: Arc<dyn RequestLogFormat>,
         stores: Arc<dyn ModelStores>,
     ) -> Result<Self> {
         let batching = &config.batching;

@@ -2,7 +2,7 @@
 //!
 //! The thread of a request draws a random number, and queues the request with its response; it
 //! never waits, and a request that does not fit into the queue is dropped and counted. One thread
-//! encodes the records ([`RecordFormat`], which a protocol implements) and writes them to the
+//! encodes the records ([`RequestLogFormat`], which a protocol implements) and writes them to the
 //! model's file ([`file`](mod@file)).
 
 use std::collections::BTreeMap;
@@ -68,8 +68,8 @@ impl LoggedInference {
     }
 }
 
-/// The format of records.
-pub trait RecordFormat: Send + Sync {
+/// The format of the records of a request log.
+pub trait RequestLogFormat: Send + Sync {
     /// The bytes of the record; `None` if this format has no record for it.
     fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>>;
 }
@@ -80,7 +80,7 @@ pub struct RequestLogs(Arc<RequestLogsShared>);
 
 struct RequestLogsShared {
     metrics: Metrics,
-    format: Arc<dyn RecordFormat>,
+    format: Arc<dyn RequestLogFormat>,
     /// The queue of the thread, which is started with the first log.
     queue: Mutex<Option<RecordQueue>>,
     logs: Mutex<BTreeMap<Arc<str>, Arc<RequestLog>>>,
@@ -125,7 +125,7 @@ pub struct RequestLog {
 impl RequestLogs {
     /// Without any log yet.
     #[must_use]
-    pub fn new(metrics: Metrics, format: Arc<dyn RecordFormat>) -> Self {
+    pub fn new(metrics: Metrics, format: Arc<dyn RequestLogFormat>) -> Self {
         let (queue, logs) = (Mutex::default(), Mutex::default());
         RequestLogs(Arc::new(RequestLogsShared { metrics, format, queue, logs }))
     }
@@ -203,7 +203,7 @@ impl RequestLogs {
 fn write_all(
     items: &Receiver<RecordQueueItem>,
     kept: &AtomicUsize,
-    format: &dyn RecordFormat,
+    format: &dyn RequestLogFormat,
     metrics: &Metrics,
 ) {
     for item in items {
@@ -294,7 +294,7 @@ mod tests {
     /// Writes the bytes of an inference's only input. The record `first` waits for the gate.
     struct Bytes(Option<Receiver<()>>);
 
-    impl RecordFormat for Bytes {
+    impl RequestLogFormat for Bytes {
         fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>> {
             let bytes = inference.runs[0].inputs[0].strings()?.iter().next()?.to_vec();
             if let (Some(gate), b"first") = (&self.0, &bytes[..]) {

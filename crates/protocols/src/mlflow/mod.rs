@@ -20,7 +20,7 @@ use self::outputs::PredictionsForm;
 use self::payload::{JsonRequest, Payload};
 use self::table::Table;
 use tensorserve_auth::Permission;
-use tensorserve_codec::row_text::RowText;
+use tensorserve_codec::row_text::{OutputText, RowText};
 use tensorserve_core::engine::{
     Engine, InferRequest, InferenceCall, InferenceOutcome, ModelHandle, ModelSpec, Resolver,
     SignatureRun, VersionSelector,
@@ -161,13 +161,21 @@ pub(crate) async fn invoke(engine: &Engine, request: MlflowCall<'_>, body: Bytes
     reply.with_timing(inferred.timing)
 }
 
-/// The body of the response to a request, with the place of each row in it if the predictions are a list.
+/// The body of the response to a request, by its rows if the predictions are a list.
 ///
 /// # Errors
 /// What the response would report.
-pub(crate) async fn rows(engine: &Engine, request: MlflowCall<'_>, body: Bytes) -> Result<RowText> {
+pub(crate) async fn rows(
+    engine: &Engine,
+    request: MlflowCall<'_>,
+    body: Bytes,
+) -> Result<OutputText> {
     let format = body_type(request.content_type.unwrap_or_default()).map_err(Error::invalid)?;
-    infer(engine, request, format, body, true).await.answer
+    let body = infer(engine, request, format, body, true).await.answer?;
+    Ok(match body.rows.is_empty() {
+        true => OutputText::Text(body.text.into()),
+        false => OutputText::Rows(body),
+    })
 }
 
 /// Runs a request, and writes the response.

@@ -10,8 +10,9 @@ use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation, output
 use crate::mlflow;
 use crate::tfs::rest::RestCall;
 use crate::tfs::{OwnedModelSpec, TfsAnswer};
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
-use tensorserve_codec::row_text::RowText;
+use tensorserve_codec::row_text::{OutputText, RowText};
 use tensorserve_codec::table::{self, Header};
 use tensorserve_core::engine::{
     Engine, EntryPoint, InferRequest, Method, ModelSpec, VersionSelector,
@@ -89,27 +90,21 @@ impl Invoker {
     pub async fn rows(
         &self,
         content_type: &str,
-        form: RowForm,
+        format: RecordFormat,
         body: Bytes,
-    ) -> Result<InvokedRows> {
-        let invocation = self.invocation(Some(content_type), Some(form.media_type()));
+    ) -> Result<OutputText> {
+        let invocation = self.invocation(Some(content_type), Some(accept_of(format)));
         match self.api.directed(&invocation, Instant::now()).await {
             Ok(DirectedCall::Tensors(call)) => {
-                let written = self.api.infer_tensors(call, body, move |answer| form.write(answer));
-                written.await.answer.map(InvokedRows::Rows)
+                let write = move |answer: &TfsAnswer| outputs::rows(answer, format);
+                self.api.infer_tensors(call, body, write).await.answer.map(OutputText::Rows)
             }
-            Ok(DirectedCall::Mlflow(call)) => {
-                let body = mlflow::rows(&self.api.engine, call, body).await?;
-                Ok(match body.rows.is_empty() {
-                    true => InvokedRows::Text(body.text.into()),
-                    false => InvokedRows::Rows(body),
-                })
-            }
+            Ok(DirectedCall::Mlflow(call)) => mlflow::rows(&self.api.engine, call, body).await,
             Ok(DirectedCall::Handlers(handlers, script)) => {
                 let reply = self.api.run_handlers(&handlers, script, body).await;
-                body_of(reply).map(InvokedRows::Text)
+                body_of(reply).map(OutputText::Text)
             }
-            Err(failure) => body_of(super::rendered(Err(failure))).map(InvokedRows::Text),
+            Err(failure) => body_of(super::rendered(Err(failure))).map(OutputText::Text),
         }
     }
 
@@ -117,7 +112,11 @@ impl Invoker {
     ///
     /// # Errors
     /// As those of [`Invoker::infer`] for one image.
-    pub async fn rows_of_images(&self, images: Vec<Bytes>, form: RowForm) -> Result<RowText> {
+    pub async fn rows_of_images(
+        &self,
+        images: Vec<Bytes>,
+        format: RecordFormat,
+    ) -> Result<RowText> {
         let engine = &self.api.engine;
         let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
@@ -131,7 +130,7 @@ impl Invoker {
                 budget::reserve(images.iter().map(Bytes::len).sum())?;
                 inputs::images(&call, resolver, &images)
             },
-            move |method, response| form.write(&TfsAnswer::read(method, response)?),
+            move |method, response| outputs::rows(&TfsAnswer::read(method, response)?, format),
         );
         inferred.await.answer
     }
@@ -220,39 +219,12 @@ fn body_of(reply: Reply) -> Result<Bytes> {
     Ok(reply.body)
 }
 
-/// The form of the rows of outputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowForm {
-    /// JSON on one line.
-    Json,
-    /// Comma-separated values.
-    Csv,
-}
-
-impl RowForm {
-    /// The type that handlers are asked for.
-    fn media_type(self) -> &'static str {
-        match self {
-            RowForm::Json => "application/jsonlines",
-            RowForm::Csv => "text/csv",
-        }
+/// The media type that handlers are asked for.
+fn accept_of(format: RecordFormat) -> &'static str {
+    match format {
+        RecordFormat::Json => "application/jsonlines",
+        RecordFormat::Csv => "text/csv",
     }
-
-    fn write(self, answer: &TfsAnswer) -> Result<RowText> {
-        match self {
-            RowForm::Json => outputs::lines(answer),
-            RowForm::Csv => outputs::csv(answer),
-        }
-    }
-}
-
-/// The outputs for the records of a payload.
-#[derive(Debug)]
-pub enum InvokedRows {
-    /// Rows, as they were written here.
-    Rows(RowText),
-    /// What handlers have written, or a document without rows.
-    Text(Bytes),
 }
 
 /// How the first line of CSV is read where neither its content type nor an option says so.

@@ -13,6 +13,7 @@ use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs};
 use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     EntryPoint, Handlers, InferenceCall, InferenceOutcome, Method, Resolver,
@@ -315,8 +316,10 @@ pub(super) fn write(
     Ok(match output {
         ResponseFormat::Json => (JSON.into(), answer.json(false)?),
         ResponseFormat::OneLine(name) => (name, media::on_one_line(&answer.json(false)?)),
-        ResponseFormat::Lines => ("application/jsonlines".into(), outputs::lines(answer)?.text),
-        ResponseFormat::Csv => ("text/csv".into(), outputs::csv(answer)?.text),
+        ResponseFormat::Lines => {
+            ("application/jsonlines".into(), outputs::rows(answer, RecordFormat::Json)?.text)
+        }
+        ResponseFormat::Csv => ("text/csv".into(), outputs::rows(answer, RecordFormat::Csv)?.text),
         ResponseFormat::Npy => (NPY.into(), array(answer, max_bytes)?),
     })
 }

@@ -41,7 +41,7 @@ mod outputs;
 mod service;
 
 pub use self::config::{Compatibility, SagemakerConfig};
-pub use self::direct::{CsvLines, InvokedRows, Invoker, RowForm};
+pub use self::direct::{CsvLines, Invoker};
 pub use self::multi_model::{ModelCandidate, MultiModelConfig};
 
 /// The name of the protocol in metrics.

@@ -2,6 +2,7 @@
 
 use crate::tfs::TfsAnswer;
 use crate::tfs::classify::Class;
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_codec::json::float;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
 use tensorserve_codec::row_text::RowText;
@@ -9,8 +10,16 @@ use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor, TensorSpec};
 
+/// A line for each row, in this format.
+pub(super) fn rows(answer: &TfsAnswer, format: RecordFormat) -> Result<RowText> {
+    match format {
+        RecordFormat::Json => lines(answer),
+        RecordFormat::Csv => csv(answer),
+    }
+}
+
 /// Each row as JSON on its own line: a value if there is one output, else an object.
-pub(super) fn lines(answer: &TfsAnswer) -> Result<RowText> {
+fn lines(answer: &TfsAnswer) -> Result<RowText> {
     if let Some(lines) = lines_of_one(answer)? {
         return Ok(lines);
     }
@@ -46,7 +55,7 @@ fn lines_of_one(answer: &TfsAnswer) -> Result<Option<RowText>> {
 }
 
 /// The values of each row, separated by commas, of one output after the other.
-pub(super) fn csv(answer: &TfsAnswer) -> Result<RowText> {
+fn csv(answer: &TfsAnswer) -> Result<RowText> {
     let lines = by_rows(answer, &|specs, row, out| {
         for (index, (spec, output)) in specs.iter().zip(row).enumerate() {
             if index > 0 {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tensorserve_auth::Permission;
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    Engine, Method, ModelHandle, ModelSpec, RecordFormat, Resolver, Unresolved, VersionSelector,
+    Engine, Method, ModelHandle, ModelSpec, RequestLogFormat, Resolver, Unresolved, VersionSelector,
 };
 use tensorserve_core::metrics::MetricsExporter;
 use tensorserve_core::repository::VersionFiles;
@@ -115,7 +115,7 @@ impl Protocol for TensorFlowServing {
         Some(Arc::new(TfsFiles { max_tensor_bytes: self.max_tensor_bytes }))
     }
 
-    fn record_format(&self) -> Option<Arc<dyn RecordFormat>> {
+    fn request_log_format(&self) -> Option<Arc<dyn RequestLogFormat>> {
         Some(Arc::new(PredictionLogs))
     }
 }

@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::classify;
 use super::inference::{classification_result, regression_result, task_result};
-use tensorserve_core::engine::{LoggedInference, LoggedRun, Method, RecordFormat};
+use tensorserve_core::engine::{LoggedInference, LoggedRun, Method, RequestLogFormat};
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_proto::serving::prediction_log::LogType;
@@ -27,7 +27,7 @@ use tensorserve_tensor::{Signature, Tensor};
 /// Writes `tensorflow.serving.PredictionLog` messages.
 pub(super) struct PredictionLogs;
 
-impl RecordFormat for PredictionLogs {
+impl RequestLogFormat for PredictionLogs {
     fn record(&self, inference: &LoggedInference) -> Option<Vec<u8>> {
         let first = inference.runs.first()?;
         let signature = inference.signatures.get(first.signature)?;

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
+use tensorserve_codec::formats::RecordFormat;
 use tensorserve_codec::tfrecord;
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 use self::npy::NpyWriter;
 use self::parquet_file::ParquetWriter;
-use crate::join::RecordFormat;
 
 mod columns;
 mod npy;

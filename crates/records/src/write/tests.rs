@@ -50,11 +50,11 @@ fn table(bytes: Vec<u8>) -> (Vec<String>, Vec<String>) {
     (types, rows)
 }
 
-trait RowText {
+trait RowAsText {
     fn to_json_value_text(&self) -> String;
 }
 
-impl RowText for parquet::record::Row {
+impl RowAsText for parquet::record::Row {
     fn to_json_value_text(&self) -> String {
         let columns = self.get_column_iter().map(|(name, value)| format!("{name}={value}"));
         columns.collect::<Vec<_>>().join(" ")
