@@ -1,4 +1,6 @@
-//! The formats of records, by name: what a record is where no protocol says so in its own words.
+//! The formats of records and payloads, in the words of no protocol.
+
+use crate::table::Header;
 
 /// The text of a record and of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,4 +20,21 @@ impl RecordFormat {
             RecordFormat::Csv => "Csv",
         }
     }
+}
+
+/// What the body of one request is, which has one record or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadFormat {
+    /// A JSON document.
+    Json,
+    /// JSON values, each on a line.
+    JsonLines,
+    /// Comma-separated values, of which the first record may be a header.
+    Csv(Header),
+    /// An array as `numpy.save` writes it.
+    Npy,
+    /// An image file, for the model to decode.
+    Image,
+    /// Records of `tf.Example`, or one.
+    Examples,
 }

@@ -11,16 +11,12 @@ use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried}
 use crate::model::{Model, Payload};
 use crate::rows::{Rows, one_line};
 use tensorserve_codec::csv::{self, CsvReader};
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_codec::json::write;
 use tensorserve_codec::row_text::OutputText;
+use tensorserve_codec::table::Header;
 use tensorserve_records::split::{Chunk, Split};
 use tensorserve_tensor::error::{Error, Result};
-
-const JSON_LINES: &str = "application/jsonlines";
-const JSON: &str = "application/json";
-const TF_RECORD: &str = "application/x-tfrecord";
-const NPY: &str = "application/x-npy";
 
 /// Consecutive records.
 #[derive(Debug)]
@@ -415,7 +411,7 @@ impl BatchRunner {
 
     /// The request for records of a batch.
     fn payload(&self, batch: &Batch, piece: Range<usize>) -> Result<Payload> {
-        let body = |body: Bytes, content_type| Payload::Body { body, content_type };
+        let records = |body: Bytes, format| Payload::Records { body, format };
         Ok(match &batch.records {
             Records::Images(files) if files.len() > 1 || !self.model.has_handlers() => {
                 Payload::Images(files.get(piece).unwrap_or_default().to_vec())
@@ -423,11 +419,11 @@ impl BatchRunner {
             Records::Images(files) | Records::Documents(files) => {
                 Payload::Document(files.get(piece.start).cloned().unwrap_or_default())
             }
-            Records::Npy(array) => body(array.clone(), NPY),
-            Records::Examples(chunk) => body(framed(chunk, piece), TF_RECORD),
+            Records::Npy(array) => records(array.clone(), PayloadFormat::Npy),
+            Records::Examples(chunk) => records(framed(chunk, piece), PayloadFormat::Examples),
             Records::JsonLines(chunk) => match self.job.shaping.keeps_inputs() {
-                true => body(framed(chunk, piece), JSON_LINES),
-                false => body(self.filtered(chunk, piece)?, JSON_LINES),
+                true => records(framed(chunk, piece), PayloadFormat::JsonLines),
+                false => records(self.filtered(chunk, piece)?, PayloadFormat::JsonLines),
             },
             Records::Csv(chunk) => {
                 let text = match self.job.shaping.keeps_inputs() {
@@ -437,14 +433,14 @@ impl BatchRunner {
                 if let Some(header) = &batch.header {
                     let header = self.job.shaping.input(header)?;
                     let text = [&header[..], b"\n", &text].concat();
-                    return Ok(body(text.into(), self.model.csv_type(true)));
+                    return Ok(records(text.into(), PayloadFormat::Csv(Header::Present)));
                 }
                 // CSV for models that take no tables has one record on a line.
                 match self.job.input == InputFormat::Split(Split::Csv)
                     && has_line_breaks(chunk, piece.clone())
                 {
-                    true => body(self.csv_as_json(chunk, piece)?, JSON),
-                    false => body(text, self.model.csv_type(false)),
+                    true => records(self.csv_as_json(chunk, piece)?, PayloadFormat::Json),
+                    false => records(text, PayloadFormat::Csv(Header::Absent)),
                 }
             }
         })

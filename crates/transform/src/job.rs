@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_records::compression::Compression;
 use tensorserve_records::join::Shaping;
 use tensorserve_records::split::Split;
@@ -294,21 +294,16 @@ impl BadRecordLimit {
 }
 
 impl RecordType {
-    /// The type of records of this media type.
+    /// The type of the records of payloads in this format, or in another one.
     #[must_use]
-    pub fn of(content_type: &str) -> Self {
-        let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match name.as_str() {
-            "text/csv" => RecordType::Csv,
-            "application/json"
-            | "application/jsonlines"
-            | "application/jsons"
-            | "application/x-ndjson" => RecordType::JsonLines,
-            "application/x-image" => RecordType::Image,
-            "application/x-npy" => RecordType::Npy,
-            "application/x-tfrecord" | "application/x-tfexample" => RecordType::Examples,
-            name if name.starts_with("image/") => RecordType::Image,
-            _ => RecordType::Document,
+    pub fn of(format: Option<PayloadFormat>) -> Self {
+        match format {
+            Some(PayloadFormat::Csv(_)) => RecordType::Csv,
+            Some(PayloadFormat::Json | PayloadFormat::JsonLines) => RecordType::JsonLines,
+            Some(PayloadFormat::Image) => RecordType::Image,
+            Some(PayloadFormat::Npy) => RecordType::Npy,
+            Some(PayloadFormat::Examples) => RecordType::Examples,
+            None => RecordType::Document,
         }
     }
 }
@@ -399,12 +394,5 @@ mod tests {
         let policies =
             [OnBadRecord::Fail, OnBadRecord::Null, OnBadRecord::Skip, OnBadRecord::DeadLetter];
         assert_eq!(policies.map(OnBadRecord::word), ["Fail", "Null", "Skip", "DeadLetter"]);
-    }
-
-    #[test]
-    fn media_types_have_record_types() {
-        assert_eq!(RecordType::of("Text/CSV; charset=utf-8"), RecordType::Csv);
-        assert_eq!(RecordType::of("image/jpeg"), RecordType::Image);
-        assert_eq!(RecordType::of("application/pdf"), RecordType::Document);
     }
 }

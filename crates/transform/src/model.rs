@@ -2,21 +2,21 @@
 
 use bytes::Bytes;
 
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_codec::row_text::OutputText;
 use tensorserve_tensor::error::Result;
 
 /// One request.
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// The body of a request of this content type.
-    Body {
+    /// Records, as the body of a request.
+    Records {
         /// Its bytes.
         body: Bytes,
-        /// Its media type.
-        content_type: &'static str,
+        /// What they are.
+        format: PayloadFormat,
     },
-    /// The body of a request of the content type of the job.
+    /// A record that is the body of a request, of the content type of the job.
     Document(Bytes),
     /// Image files, one for each row.
     Images(Vec<Bytes>),
@@ -45,9 +45,6 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// If that cannot be told.
     fn has_header(&self, first: &[u8]) -> Result<bool>;
-
-    /// The media type of CSV whose first line has the names of columns, or of CSV without such a line.
-    fn csv_type(&self, has_header: bool) -> &'static str;
 
     /// Whether requests pass through handlers (`inference.py`), which see payloads as they are.
     fn has_handlers(&self) -> bool;

@@ -15,12 +15,15 @@ use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::stores;
 use tensorserve_archive as archive;
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_codec::row_text::OutputText;
+use tensorserve_codec::table::Header;
 use tensorserve_core::config::{BatchMode, is_store_url, model_path};
 use tensorserve_core::engine::Engine;
 use tensorserve_platform::Platforms;
-use tensorserve_protocols::sagemaker::{Compatibility, CsvLines, Invoker, SagemakerConfig};
+use tensorserve_protocols::sagemaker::{
+    Compatibility, CsvLines, Invoker, PayloadType, SagemakerConfig,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_transform::job::CsvHeader;
 use tensorserve_transform::model::{Model, Payload};
@@ -182,18 +185,27 @@ impl ServedModel {
     /// # Errors
     /// What the model reports.
     pub(super) fn tensors(&self, payload: Payload) -> Result<Vec<String>> {
-        let (content_type, body) = self.body_of(payload);
-        self.runtime.block_on(self.rows.tensors(content_type, body))
+        let (payload, body) = self.body_of(payload);
+        self.runtime.block_on(self.rows.tensors(payload, body))
     }
 
     /// The type and the body of the request for a payload; of images, that for the first one.
-    fn body_of(&self, payload: Payload) -> (&str, Bytes) {
+    fn body_of(&self, payload: Payload) -> (PayloadType<'_>, Bytes) {
+        let of_job = PayloadType::Named(&self.content_type);
         match payload {
-            Payload::Body { body, content_type } => (content_type, body),
-            Payload::Document(body) => (&self.content_type, body),
-            Payload::Images(files) => {
-                (&self.content_type, files.into_iter().next().unwrap_or_default())
+            Payload::Records { body, format } => (PayloadType::Known(self.told(format)), body),
+            Payload::Document(body) => (of_job, body),
+            Payload::Images(files) => (of_job, files.into_iter().next().unwrap_or_default()),
+        }
+    }
+
+    /// What the model is told of a format: handlers and MLflow read the first line of CSV as they always do.
+    fn told(&self, format: PayloadFormat) -> PayloadFormat {
+        match (format, self.csv) {
+            (PayloadFormat::Csv(_), CsvLines::Handlers | CsvLines::Named) => {
+                PayloadFormat::Csv(Header::Auto)
             }
+            _ => format,
         }
     }
 }
@@ -204,18 +216,18 @@ impl Model for ServedModel {
             let rows = self.runtime.block_on(self.rows.rows_of_images(files, format))?;
             return Ok(OutputText::Rows(rows));
         }
-        let (content_type, body) = self.body_of(payload);
-        self.runtime.block_on(self.rows.rows(content_type, format, body))
+        let (payload, body) = self.body_of(payload);
+        self.runtime.block_on(self.rows.rows(payload, format, body))
     }
 
     fn document(&self, payload: Payload) -> Result<Bytes> {
-        let (content_type, body) = self.body_of(payload);
-        self.runtime.block_on(self.rows.infer(content_type, self.accept.as_deref(), body))
+        let (payload, body) = self.body_of(payload);
+        self.runtime.block_on(self.rows.infer(payload, self.accept.as_deref(), body))
     }
 
     fn respond(&self, body: Bytes) -> Bytes {
-        let (content_type, accept) = (Some(self.content_type.as_str()), self.accept.as_deref());
-        self.runtime.block_on(self.exact.respond(content_type, accept, body)).body
+        let (payload, accept) = (PayloadType::Named(&self.content_type), self.accept.as_deref());
+        self.runtime.block_on(self.exact.respond(payload, accept, body)).body
     }
 
     fn has_header(&self, first: &[u8]) -> Result<bool> {
@@ -223,14 +235,6 @@ impl Model for ServedModel {
             CsvLines::Handlers => Ok(false),
             CsvLines::Named => Ok(true),
             CsvLines::Auto => self.rows.has_header(first),
-        }
-    }
-
-    fn csv_type(&self, has_header: bool) -> &'static str {
-        match (self.csv, has_header) {
-            (CsvLines::Handlers | CsvLines::Named, _) => "text/csv",
-            (CsvLines::Auto, true) => "text/csv; header=present",
-            (CsvLines::Auto, false) => "text/csv; header=absent",
         }
     }
 

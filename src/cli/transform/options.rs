@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::arguments::{Arguments, Assemble, Join, Strategy};
 use super::inputs::{Inputs, split_of_type, types_of_name};
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
+use tensorserve_protocol::media_type;
+use tensorserve_protocols::sagemaker::payload_format;
 use tensorserve_records::compression::Compression;
 use tensorserve_records::filter::JsonPath;
 use tensorserve_records::job as sagemaker;
@@ -150,7 +152,7 @@ impl JobOptions {
             InputFormat::Parquet => RecordType::JsonLines,
             InputFormat::Npy => RecordType::Npy,
             InputFormat::Split(Split::TfRecord) => RecordType::Examples,
-            InputFormat::Split(_) => RecordType::of(&content_type),
+            InputFormat::Split(_) => record_type(&content_type),
         };
         let compression = Compression::parse(&arguments.compression)?;
         let (output, lines) = output_format(arguments)?;
@@ -299,6 +301,13 @@ fn types(arguments: &Arguments, inputs: &Inputs) -> Result<(String, InputFormat)
         (None, None, None) => "none",
     };
     Ok((content_type, InputFormat::parse(split)?))
+}
+
+/// What records of a media type are.
+fn record_type(content_type: &str) -> RecordType {
+    let is_lines = media_type(content_type) == "application/x-ndjson";
+    let format = is_lines.then_some(PayloadFormat::JsonLines);
+    RecordType::of(format.or_else(|| payload_format(content_type)))
 }
 
 /// The format of output files, and that of single outputs.
@@ -474,6 +483,14 @@ mod tests {
         assert_eq!(shard(None, kubernetes).expect("valid"), Some((2, 8)));
         let incomplete = |name: &str| (name == "AWS_BATCH_JOB_ARRAY_INDEX").then(|| "2".to_owned());
         assert!(shard(None, incomplete).is_err());
+    }
+
+    #[test]
+    fn media_types_have_record_types() {
+        assert_eq!(record_type("Text/CSV; charset=utf-8"), RecordType::Csv);
+        assert_eq!(record_type("image/jpeg"), RecordType::Image);
+        assert_eq!(record_type("application/pdf"), RecordType::Document);
+        assert_eq!(record_type("application/x-ndjson"), RecordType::JsonLines);
     }
 
     #[test]

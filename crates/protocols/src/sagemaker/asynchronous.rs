@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::invocation::Invocation;
+use super::media::PayloadType;
 use super::{SagemakerApi, attributes, service};
 use tensorserve_protocol::{Failure, JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
@@ -214,7 +215,7 @@ impl AsyncInvocation {
 impl SagemakerApi {
     async fn answer_order(&self, order: &AsyncRequest) -> Reply {
         let invocation = Invocation {
-            content_type: Some(&order.content_type),
+            payload: Some(PayloadType::Named(&order.content_type)),
             accept: order.accept.as_deref(),
             attributes: order.attributes.as_deref(),
             model: order.model.as_deref(),

@@ -262,8 +262,9 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::media::PayloadFormat;
+    use super::super::media::PayloadType;
     use super::*;
+    use tensorserve_codec::formats::PayloadFormat;
     use tensorserve_codec::json::read::{ReadOptions, TensorReader};
     use tensorserve_tensor::budget::MemoryBudget;
     use tensorserve_tensor::{DType, Tensor};
@@ -307,8 +308,8 @@ mod tests {
     }
 
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
-        let body = match PayloadFormat::of(content_type).expect("a type")? {
-            PayloadFormat::Json => json(body).to_vec(),
+        let body = match PayloadType::Named(content_type).format().expect("a type")? {
+            PayloadFormat::Json | PayloadFormat::JsonLines => json(body).to_vec(),
             PayloadFormat::Csv(_) => csv(body).expect("no budget"),
             other @ (PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples) => {
                 panic!("{other:?}")

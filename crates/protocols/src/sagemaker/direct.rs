@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::invocation::{DirectedCall, Invocation};
-use super::media::PayloadFormat;
+use super::media::PayloadType;
 use super::{SAGEMAKER, SagemakerApi, SagemakerConfig, inputs, invocation, outputs};
 use crate::mlflow;
 use crate::tfs::rest::RestCall;
@@ -45,11 +45,11 @@ impl Invoker {
 
     fn invocation<'h>(
         &'h self,
-        content_type: Option<&'h str>,
+        payload: PayloadType<'h>,
         accept: Option<&'h str>,
     ) -> Invocation<'h> {
         Invocation {
-            content_type,
+            payload: Some(payload),
             accept,
             attributes: None,
             model: None,
@@ -62,11 +62,11 @@ impl Invoker {
     /// The response to a payload, as a client gets it.
     pub async fn respond(
         &self,
-        content_type: Option<&str>,
+        payload: PayloadType<'_>,
         accept: Option<&str>,
         body: Bytes,
     ) -> Reply {
-        let invocation = self.invocation(content_type, accept);
+        let invocation = self.invocation(payload, accept);
         super::rendered(self.api.invoke(&invocation, body, Instant::now()).await)
     }
 
@@ -76,11 +76,11 @@ impl Invoker {
     /// What the response would report.
     pub async fn infer(
         &self,
-        content_type: &str,
+        payload: PayloadType<'_>,
         accept: Option<&str>,
         body: Bytes,
     ) -> Result<Bytes> {
-        body_of(self.respond(Some(content_type), accept, body).await)
+        body_of(self.respond(payload, accept, body).await)
     }
 
     /// The outputs for a payload of several records, by rows.
@@ -89,11 +89,11 @@ impl Invoker {
     /// What the response would report.
     pub async fn rows(
         &self,
-        content_type: &str,
+        payload: PayloadType<'_>,
         format: RecordFormat,
         body: Bytes,
     ) -> Result<OutputText> {
-        let invocation = self.invocation(Some(content_type), Some(accept_of(format)));
+        let invocation = self.invocation(payload, Some(accept_of(format)));
         match self.api.directed(&invocation, Instant::now()).await {
             Ok(DirectedCall::Tensors(call)) => {
                 let write = move |answer: &TfsAnswer| outputs::rows(answer, format);
@@ -140,12 +140,11 @@ impl Invoker {
     ///
     /// # Errors
     /// As those of [`Invoker::infer`]. Payloads for handlers and for models of MLflow have no tensors here.
-    pub async fn tensors(&self, content_type: &str, body: Bytes) -> Result<Vec<String>> {
+    pub async fn tensors(&self, payload: PayloadType<'_>, body: Bytes) -> Result<Vec<String>> {
         let engine = &self.api.engine;
         let name = self.api.default_model().ok_or_else(|| Error::invalid("there is no model"))?;
-        let format = PayloadFormat::of(content_type)?;
-        let format =
-            format.ok_or_else(|| Error::invalid(format!("{content_type} has no tensors")))?;
+        let no_tensors = || Error::invalid(format!("{} has no tensors", payload.content_type()));
+        let format = payload.format()?.ok_or_else(no_tensors)?;
         let (max_bytes, method) = (engine.max_tensor_bytes(), Method::Predict);
         let spec = OwnedModelSpec { name, version: None, label: None };
         let signature = invocation::signature_of(self.signature.as_deref());

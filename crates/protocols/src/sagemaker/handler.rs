@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::attributes;
 use super::invocation::ScriptCall;
+use super::media::PayloadType;
 use super::{Compatibility, SagemakerApi, refuse};
 use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::json::write;
@@ -59,7 +60,7 @@ impl SagemakerApi {
             grpc_port: addresses.grpc_port,
             is_multi_model: invocation.model.is_some(),
             custom_attributes: invocation.attributes,
-            request_content_type: invocation.content_type.unwrap_or(JSON),
+            request_content_type: invocation.payload.map_or(JSON, PayloadType::content_type),
             accept_header: invocation.accept.unwrap_or(JSON),
             content_length: u64::try_from(body.len()).ok(),
             timeout: until.saturating_duration_since(entry.start).as_secs().max(1),

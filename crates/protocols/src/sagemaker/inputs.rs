@@ -3,12 +3,12 @@
 
 use bytes::Bytes;
 
-use super::media::PayloadFormat;
 use crate::images;
 use crate::tfs::TfsFormat;
 use crate::tfs::classify::ExamplesBuilder;
 use crate::tfs::rest::{RestCall, TfsDecoded, run_of};
 use tensorserve_codec::csv::{self, CsvReader, Dialect};
+use tensorserve_codec::formats::PayloadFormat;
 use tensorserve_codec::table::{self, Header};
 use tensorserve_codec::{cast, npy, tfrecord};
 use tensorserve_core::engine::{Method, ModelHandle, Resolver};
@@ -100,6 +100,7 @@ pub(super) fn binary(
         let examples = match input {
             PayloadFormat::Examples => examples(body, call.max_bytes)?,
             PayloadFormat::Json
+            | PayloadFormat::JsonLines
             | PayloadFormat::Csv(_)
             | PayloadFormat::Npy
             | PayloadFormat::Image => {
@@ -116,9 +117,10 @@ pub(super) fn binary(
     let tensor = match input {
         PayloadFormat::Npy => array(body, declared, call.max_bytes)?,
         PayloadFormat::Image => images::tensor(declared, std::slice::from_ref(body))?,
-        PayloadFormat::Examples | PayloadFormat::Json | PayloadFormat::Csv(_) => {
-            records(body, declared, call.max_bytes)?
-        }
+        PayloadFormat::Examples
+        | PayloadFormat::Json
+        | PayloadFormat::JsonLines
+        | PayloadFormat::Csv(_) => records(body, declared, call.max_bytes)?,
     };
     Ok(run_of(version, signature, vec![tensor], TfsFormat::Row))
 }

@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 use super::attributes::{self, Attributes};
 use super::convert::{self, RepairedBody};
-use super::media::{self, PayloadFormat, ResponseFormat};
+use super::media::{self, PayloadType, ResponseFormat};
 use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs};
 use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
-use tensorserve_codec::formats::RecordFormat;
+use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     EntryPoint, Handlers, InferenceCall, InferenceOutcome, Method, Resolver,
@@ -27,7 +27,7 @@ use tensorserve_trace::{TRACEPARENT, TRACESTATE, TraceParent};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Invocation<'h> {
     /// The type of the payload.
-    pub(super) content_type: Option<&'h str>,
+    pub(super) payload: Option<PayloadType<'h>>,
     /// The type of the response.
     pub(super) accept: Option<&'h str>,
     /// The custom attributes, as they were sent.
@@ -76,7 +76,7 @@ impl<'h> Invocation<'h> {
     /// Reads the head as the container does.
     pub(super) fn of_container(head: &RequestHead<'h>) -> Self {
         Invocation {
-            content_type: head.header("content-type"),
+            payload: head.header("content-type").map(PayloadType::Named),
             accept: head.header("accept"),
             attributes: head.header(attributes::HEADER),
             model: None,
@@ -158,12 +158,12 @@ impl SagemakerApi {
             let (model, version) = (call.spec.name, call.spec.version);
             let entry = EntryPoint { protocol: mlflow::MLFLOW, method: Method::Predict };
             let call = self.engine.call(entry, start);
-            let content_type = invocation.content_type;
+            let content_type = invocation.payload.map(PayloadType::content_type);
             return Ok(DirectedCall::Mlflow(MlflowCall { model, version, content_type, call }));
         }
-        let content_type = invocation.content_type.unwrap_or("Unknown");
-        let input = PayloadFormat::of(content_type).map_err(bad)?;
-        let input = input.ok_or_else(|| unsupported(content_type))?;
+        let payload = invocation.payload.unwrap_or(PayloadType::Named("Unknown"));
+        let input = payload.format().map_err(bad)?;
+        let input = input.ok_or_else(|| unsupported(payload.content_type()))?;
         Ok(DirectedCall::Tensors(TensorsCall { call, entry, input }))
     }
 
@@ -251,7 +251,8 @@ fn decode_as(
 ) -> Result<TfsDecoded> {
     convert::check_not_blank(body)?;
     match input {
-        PayloadFormat::Json => {
+        // The container distinguishes them by the text and not by the type.
+        PayloadFormat::Json | PayloadFormat::JsonLines => {
             convert::check_is_one(body)?;
             call.decode_json(resolver, &convert::json(body))
         }
@@ -276,16 +277,18 @@ fn decode_again(
     body: &Bytes,
     any_kind: bool,
 ) -> Option<Result<TfsDecoded>> {
-    if !matches!(input, PayloadFormat::Json | PayloadFormat::Csv(_)) {
-        return None;
-    }
+    let is_json = match input {
+        PayloadFormat::Json | PayloadFormat::JsonLines => true,
+        PayloadFormat::Csv(_) => false,
+        PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => return None,
+    };
     if convert::is_base64_of_json(body) {
         return Some(Err(Error::invalid(
             "The body is base64 of JSON, not JSON. With version 2 of the AWS CLI, use \
              --cli-binary-format raw-in-base64-out",
         )));
     }
-    if input != PayloadFormat::Json {
+    if !is_json {
         return None;
     }
     match convert::repair(body, any_kind) {

@@ -1,45 +1,68 @@
-//! Media types: the formats of payloads and responses.
+//! Media types, and the formats of payloads and responses that they name.
 
 use std::borrow::Cow;
 
 use super::Compatibility;
+use tensorserve_codec::formats::PayloadFormat;
 use tensorserve_codec::table::Header;
 use tensorserve_protocol::{self as protocol, JSON, NPY, media_type};
 use tensorserve_tensor::error::Result;
 
-/// The format of a payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PayloadFormat {
-    /// JSON or JSON lines: the container distinguishes them by the text and not by the type.
-    Json,
-    /// Comma-separated values, of which the first record may be a header.
-    Csv(Header),
-    /// An array as `numpy.save` writes it.
-    Npy,
-    /// An image file, for the model to decode.
-    Image,
-    /// Records of `tf.Example`, or one.
-    Examples,
+/// The type of a payload.
+#[derive(Clone, Copy, Debug)]
+pub enum PayloadType<'t> {
+    /// That of a `Content-Type`. Handlers get it as it is.
+    Named(&'t str),
+    /// That of a payload which was made in this process.
+    Known(PayloadFormat),
 }
 
-impl PayloadFormat {
-    /// The format of a `Content-Type`, in any case; `None` for an unknown one. Parameters count only for CSV.
+impl<'t> PayloadType<'t> {
+    /// The format; `None` for an unknown media type. Parameters count only for CSV.
     ///
     /// # Errors
     /// For another `header` than RFC 4180's.
-    pub(super) fn of(content_type: &str) -> Result<Option<Self>> {
-        let name = media_type(content_type);
-        Ok(match name.as_str() {
-            "application/json" | "application/jsonlines" | "application/jsons" => {
-                Some(PayloadFormat::Json)
-            }
-            "text/csv" => Some(PayloadFormat::Csv(header_of(content_type)?)),
-            NPY => Some(PayloadFormat::Npy),
-            "application/x-image" => Some(PayloadFormat::Image),
-            "application/x-tfrecord" | "application/x-tfexample" => Some(PayloadFormat::Examples),
-            _ if name.starts_with("image/") => Some(PayloadFormat::Image),
-            _ => None,
-        })
+    pub(super) fn format(self) -> Result<Option<PayloadFormat>> {
+        match self {
+            PayloadType::Known(format) => Ok(Some(format)),
+            PayloadType::Named(content_type) => Ok(match payload_format(content_type) {
+                Some(PayloadFormat::Csv(_)) => Some(PayloadFormat::Csv(header_of(content_type)?)),
+                other => other,
+            }),
+        }
+    }
+
+    /// The `Content-Type`, for those who are told one.
+    pub(super) fn content_type(self) -> &'t str {
+        match self {
+            PayloadType::Named(content_type) => content_type,
+            PayloadType::Known(format) => match format {
+                PayloadFormat::Json => JSON,
+                PayloadFormat::JsonLines => "application/jsonlines",
+                PayloadFormat::Csv(Header::Auto) => "text/csv",
+                PayloadFormat::Csv(Header::Present) => "text/csv; header=present",
+                PayloadFormat::Csv(Header::Absent) => "text/csv; header=absent",
+                PayloadFormat::Npy => NPY,
+                PayloadFormat::Image => "application/x-image",
+                PayloadFormat::Examples => "application/x-tfrecord",
+            },
+        }
+    }
+}
+
+/// The format of payloads of a media type, in any case and whatever its parameters are; `None` for an unknown one.
+#[must_use]
+pub fn payload_format(content_type: &str) -> Option<PayloadFormat> {
+    let name = media_type(content_type);
+    match name.as_str() {
+        "application/json" => Some(PayloadFormat::Json),
+        "application/jsonlines" | "application/jsons" => Some(PayloadFormat::JsonLines),
+        "text/csv" => Some(PayloadFormat::Csv(Header::Auto)),
+        NPY => Some(PayloadFormat::Npy),
+        "application/x-image" => Some(PayloadFormat::Image),
+        "application/x-tfrecord" | "application/x-tfexample" => Some(PayloadFormat::Examples),
+        _ if name.starts_with("image/") => Some(PayloadFormat::Image),
+        _ => None,
     }
 }
 

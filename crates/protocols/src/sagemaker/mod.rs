@@ -42,6 +42,7 @@ mod service;
 
 pub use self::config::{Compatibility, SagemakerConfig};
 pub use self::direct::{CsvLines, Invoker};
+pub use self::media::{PayloadType, payload_format};
 pub use self::multi_model::{ModelCandidate, MultiModelConfig};
 
 /// The name of the protocol in metrics.

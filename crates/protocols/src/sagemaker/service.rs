@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
 use super::invocation::{Invocation, trace_parent};
+use super::media::PayloadType;
 use super::{SagemakerApi, attributes, rendered};
 use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
@@ -85,7 +86,7 @@ fn invoked(reply: Reply) -> Reply {
 /// Reads the head as the service does: a payload without a type is JSON.
 fn of_service<'h>(head: &RequestHead<'h>, endpoint: &'h str) -> Invocation<'h> {
     Invocation {
-        content_type: Some(head.header("content-type").unwrap_or(JSON)),
+        payload: Some(PayloadType::Named(head.header("content-type").unwrap_or(JSON))),
         accept: head.header("accept"),
         attributes: head.header(attributes::HEADER),
         model: head.header("x-amzn-sagemaker-target-model").map(model_of),
