@@ -182,12 +182,13 @@ pub fn csv(input: &[u8]) {
     let text = &received(text);
     let (rows, fields) = csv_size(text, Dialect::Container).expect("quotes may be open");
     let plain = csv_size(text, Dialect::Rfc4180);
+    let multiline = csv_size(text, Dialect::Multiline);
     csv_tables(text);
     let dtype = DTYPES[first % DTYPES.len()];
     let Some(tensor) = codec_csv::numbers(text, dtype, MAX_TENSOR_BYTES) else { return };
     let columns = tensor.shape().dims().get(1).copied().unwrap_or(1);
     assert_eq!((tensor.rows(), columns * rows as i64), (Some(rows), fields as i64));
-    assert_eq!(plain, Some((rows, fields)));
+    assert_eq!((plain, multiline), (Some((rows, fields)), Some((rows, fields))));
 }
 
 /// The records and fields of a text; `None` if a quote is open.

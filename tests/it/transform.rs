@@ -375,20 +375,55 @@ fn models_of_one_file_signatures_and_variables_are_those_of_the_server() {
     assert!(code(&unknown) == 1 && stderr(&unknown).contains("\"none\""), "{}", stderr(&unknown));
 }
 
-#[test]
-fn handlers_get_the_variables_of_the_job() {
-    let (root, input, output) = with_file("a.csv", b"1\n");
+/// A copy of a sample model in `root`, with this script as its `inference.py`.
+fn with_handlers(root: &TempDir, script: &str) -> PathBuf {
     let model = root.path().join("model");
-    let script = "import os\n\
-                  def input_handler(data, context):\n    \
-                  return '{\"instances\": [%s]}' % os.environ['STEP']\n\
-                  def output_handler(response, context):\n    \
-                  return os.environ['WORD'], 'text/plain'\n";
     fs::create_dir_all(model.join("code")).expect("a directory");
     fs::write(model.join("code/inference.py"), script).expect("written");
     let from = project("models/half_plus_two/1");
     let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(model.join("1")).status();
     assert!(copied.expect("cp").success());
+    model
+}
+
+#[test]
+fn quoted_line_breaks_change_nothing_for_other_records() {
+    let (root, input, output) = with_file("a.csv", b"1\n\"2\n\"\n\n\"\r\n4\"\r\n6");
+    for rows in ["1", "2", "3", "auto"] {
+        let (place, more) = (output.join(rows), ["--split", "csv", "--batch-rows", rows]);
+        assert_done(&transform("half_plus_two", &input, &place, &more));
+        let text = fs::read_to_string(place.join("a.csv.out")).expect("an output");
+        assert_eq!(text, "2.5\n3.0\n4.0\n5.0\n", "{rows}");
+    }
+    fs::write(input.join("a.csv"), "x\n1\n\"2\n\"\n").expect("written");
+    let (place, more) = (output.join("names"), ["--split", "csv", "--header", "present"]);
+    assert_done(&transform("half_plus_two", &input, &place, &more));
+    let text = fs::read_to_string(place.join("a.csv.out")).expect("an output");
+    assert_eq!(text, "2.5\n3.0\n");
+
+    // Handlers get the records as they are.
+    let script = "import json\n\
+                  def handler(data, context):\n    \
+                  text = data.read().decode()\n    \
+                  return json.dumps([context.request_content_type, text]), 'application/json'\n";
+    let model = with_handlers(&root, script);
+    fs::write(input.join("a.csv"), "\"a\nb\",1\n").expect("written");
+    let (place, more) = (output.join("handlers"), ["--split", "csv"]);
+    assert_done(&transform(model.to_str().expect("text"), &input, &place, &more));
+    let text = fs::read_to_string(place.join("a.csv.out")).expect("an output");
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(found, json!(["text/csv", "\"a\nb\",1\n"]));
+}
+
+#[test]
+fn handlers_get_the_variables_of_the_job() {
+    let (root, input, output) = with_file("a.csv", b"1\n");
+    let script = "import os\n\
+                  def input_handler(data, context):\n    \
+                  return '{\"instances\": [%s]}' % os.environ['STEP']\n\
+                  def output_handler(response, context):\n    \
+                  return os.environ['WORD'], 'text/plain'\n";
+    let model = with_handlers(&root, script);
     let job = root.path().join("job.json");
     let text = json!({ "Environment": { "STEP": "4", "WORD": "job" } }).to_string();
     fs::write(&job, text).expect("written");

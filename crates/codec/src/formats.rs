@@ -29,12 +29,22 @@ pub enum PayloadFormat {
     Json,
     /// JSON values, each on a line.
     JsonLines,
-    /// Comma-separated values, of which the first record may be a header.
-    Csv(Header),
+    /// Comma-separated values.
+    Csv(CsvForm),
     /// An array as `numpy.save` writes it.
     Npy,
     /// An image file, for the model to decode.
     Image,
     /// Records of `tf.Example`, or one.
     Examples,
+}
+
+/// How comma-separated values are to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CsvForm {
+    /// Whether the first record has the names of columns.
+    pub header: Header,
+    /// Whether quoted fields may have line breaks for every model. Models of tables take them in any case; for
+    /// others, each line is a record, as in SageMaker's container.
+    pub is_multiline: bool,
 }

@@ -10,9 +10,7 @@ use bytes::Bytes;
 use crate::job::{InputFormat, Job, OnBadRecord, RecordType, is_passing, retried};
 use crate::model::{Model, Payload};
 use crate::rows::{Rows, one_line};
-use tensorserve_codec::csv::{self, CsvReader};
-use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
-use tensorserve_codec::json::write;
+use tensorserve_codec::formats::{CsvForm, PayloadFormat, RecordFormat};
 use tensorserve_codec::row_text::OutputText;
 use tensorserve_codec::table::Header;
 use tensorserve_records::split::{Chunk, Split};
@@ -427,21 +425,20 @@ impl BatchRunner {
             },
             Records::Csv(chunk) => {
                 let text = match self.job.shaping.keeps_inputs() {
-                    true => framed(chunk, piece.clone()),
-                    false => self.filtered(chunk, piece.clone())?,
+                    true => framed(chunk, piece),
+                    false => self.filtered(chunk, piece)?,
                 };
-                if let Some(header) = &batch.header {
-                    let header = self.job.shaping.input(header)?;
-                    let text = [&header[..], b"\n", &text].concat();
-                    return Ok(records(text.into(), PayloadFormat::Csv(Header::Present)));
-                }
-                // CSV for models that take no tables has one record on a line.
-                match self.job.input == InputFormat::Split(Split::Csv)
-                    && has_line_breaks(chunk, piece.clone())
-                {
-                    true => records(self.csv_as_json(chunk, piece)?, PayloadFormat::Json),
-                    false => records(text, PayloadFormat::Csv(Header::Absent)),
-                }
+                // What is filtered is a line.
+                let is_multiline = self.job.shaping.keeps_inputs()
+                    && self.job.input == InputFormat::Split(Split::Csv);
+                let (header, text) = match &batch.header {
+                    Some(header) => {
+                        let header = self.job.shaping.input(header)?;
+                        (Header::Present, [&header[..], b"\n", &text].concat().into())
+                    }
+                    None => (Header::Absent, text),
+                };
+                records(text, PayloadFormat::Csv(CsvForm { header, is_multiline }))
             }
         })
     }
@@ -456,30 +453,6 @@ impl BatchRunner {
         }
         Ok(text.into())
     }
-
-    /// Records of CSV as rows of JSON.
-    fn csv_as_json(&self, chunk: &Chunk, piece: Range<usize>) -> Result<Bytes> {
-        let mut text = b"{\"instances\":[".to_vec();
-        let records = chunk.records.get(piece).unwrap_or_default();
-        for (index, span) in records.iter().enumerate() {
-            let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
-            let record = self.job.shaping.input(record)?;
-            text.extend_from_slice(if index == 0 { b"[" } else { b",[" });
-            let (mut reader, mut is_first) = (CsvReader::of_record(&record), true);
-            while let Some(field) = reader.next_field()? {
-                if !std::mem::take(&mut is_first) {
-                    text.push(b',');
-                }
-                match csv::kind(field) {
-                    csv::Field::Number(number) => text.extend_from_slice(number),
-                    csv::Field::Text => write::string(field, &mut text),
-                }
-            }
-            text.push(b']');
-        }
-        text.extend_from_slice(b"]}");
-        Ok(text.into())
-    }
 }
 
 /// The text of consecutive records as it is in the object.
@@ -489,12 +462,4 @@ fn framed(chunk: &Chunk, piece: Range<usize>) -> Bytes {
         (Some(first), Some(last)) => chunk.bytes.slice(first.framed_start..last.framed_end),
         _ => Bytes::new(),
     }
-}
-
-/// Whether a record has a line break in a quoted field.
-fn has_line_breaks(chunk: &Chunk, piece: Range<usize>) -> bool {
-    chunk.records.get(piece).unwrap_or_default().iter().any(|span| {
-        let record = chunk.bytes.get(span.start..span.end).unwrap_or_default();
-        memchr::memchr(b'\n', record).is_some()
-    })
 }

@@ -15,7 +15,7 @@ use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::stores;
 use tensorserve_archive as archive;
-use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
+use tensorserve_codec::formats::{CsvForm, PayloadFormat, RecordFormat};
 use tensorserve_codec::row_text::OutputText;
 use tensorserve_codec::table::Header;
 use tensorserve_core::config::{BatchMode, is_store_url, model_path};
@@ -202,8 +202,8 @@ impl ServedModel {
     /// What the model is told of a format: handlers and MLflow read the first line of CSV as they always do.
     fn told(&self, format: PayloadFormat) -> PayloadFormat {
         match (format, self.csv) {
-            (PayloadFormat::Csv(_), CsvLines::Handlers | CsvLines::Named) => {
-                PayloadFormat::Csv(Header::Auto)
+            (PayloadFormat::Csv(form), CsvLines::Handlers | CsvLines::Named) => {
+                PayloadFormat::Csv(CsvForm { header: Header::Auto, ..form })
             }
             _ => format,
         }

@@ -219,14 +219,14 @@ fn is_nested_list(body: &[u8]) -> bool {
 /// The bytes around a field: brackets, commas, and the end of the document.
 const SEPARATORS: usize = 8;
 
-/// Converts comma-separated values: a line becomes a row, a line of one field that value.
+/// Converts comma-separated values: a record becomes a row, a record of one field that value.
 ///
 /// # Errors
 /// If the JSON exceeds the budget of the request: control characters take six times their size.
-pub(super) fn csv(body: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn csv(body: &[u8], dialect: Dialect) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(body.len() + body.len() / 4 + 20);
     out.extend_from_slice(b"{\"instances\":[");
-    let mut reader = CsvReader::new(body, Dialect::Container);
+    let mut reader = CsvReader::new(body, dialect);
     let mut rows = 0;
     while reader.next_record()? {
         if rows > 0 {
@@ -282,7 +282,8 @@ mod tests {
     fn control_characters_cannot_exceed_the_memory_of_the_request() {
         let request = MemoryBudget::new(4 << 20).request().expect("memory");
         let body = vec![0; 1 << 20];
-        let error = request.enter(|| csv(&body)).expect_err("six times as large");
+        let error =
+            request.enter(|| csv(&body, Dialect::Container)).expect_err("six times as large");
         assert_eq!(error.http_status(), 413, "{error}");
     }
 
@@ -310,7 +311,7 @@ mod tests {
     fn converted(content_type: &str, body: &Bytes) -> Option<String> {
         let body = match PayloadType::Named(content_type).format().expect("a type")? {
             PayloadFormat::Json | PayloadFormat::JsonLines => json(body).to_vec(),
-            PayloadFormat::Csv(_) => csv(body).expect("no budget"),
+            PayloadFormat::Csv(_) => csv(body, Dialect::Container).expect("no budget"),
             other @ (PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples) => {
                 panic!("{other:?}")
             }
@@ -346,7 +347,7 @@ mod tests {
 
     /// The tensor that the JSON made of `body` is read as.
     fn through_json(body: &[u8], dtype: DType) -> Option<Tensor> {
-        let json = csv(body).expect("no budget");
+        let json = csv(body, Dialect::Container).expect("no budget");
         let alphabet = Alphabet::Standard;
         let options = ReadOptions {
             coerce: false,

@@ -13,7 +13,8 @@ use super::{Compatibility, SAGEMAKER, SagemakerApi, inputs, outputs};
 use crate::mlflow::{self, MlflowCall};
 use crate::tfs::rest::{RestCall, TfsDecoded};
 use crate::tfs::{self, DEFAULT_SIGNATURE, OwnedModelSpec, TfsAnswer};
-use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
+use tensorserve_codec::csv::Dialect;
+use tensorserve_codec::formats::{CsvForm, PayloadFormat, RecordFormat};
 use tensorserve_codec::npy;
 use tensorserve_core::engine::{
     EntryPoint, Handlers, InferenceCall, InferenceOutcome, Method, Resolver,
@@ -256,13 +257,17 @@ fn decode_as(
             convert::check_is_one(body)?;
             call.decode_json(resolver, &convert::json(body))
         }
-        PayloadFormat::Csv(header) => match inputs::csv(call, resolver, body, header) {
-            Some(decoded) => decoded,
-            None => {
-                let rows = inputs::rows(body, header)?;
-                call.decode_json(resolver, &convert::csv(rows)?)
+        PayloadFormat::Csv(CsvForm { header, is_multiline }) => {
+            match inputs::csv(call, resolver, body, header) {
+                Some(decoded) => decoded,
+                None => {
+                    let rows = inputs::rows(body, header)?;
+                    let dialect =
+                        if is_multiline { Dialect::Multiline } else { Dialect::Container };
+                    call.decode_json(resolver, &convert::csv(rows, dialect)?)
+                }
             }
-        },
+        }
         PayloadFormat::Npy | PayloadFormat::Image | PayloadFormat::Examples => {
             inputs::binary(call, resolver, input, body)
         }

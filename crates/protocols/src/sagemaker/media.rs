@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Compatibility;
-use tensorserve_codec::formats::PayloadFormat;
+use tensorserve_codec::formats::{CsvForm, PayloadFormat};
 use tensorserve_codec::table::Header;
 use tensorserve_protocol::{self as protocol, JSON, NPY, media_type};
 use tensorserve_tensor::error::Result;
@@ -26,7 +26,10 @@ impl<'t> PayloadType<'t> {
         match self {
             PayloadType::Known(format) => Ok(Some(format)),
             PayloadType::Named(content_type) => Ok(match payload_format(content_type) {
-                Some(PayloadFormat::Csv(_)) => Some(PayloadFormat::Csv(header_of(content_type)?)),
+                Some(PayloadFormat::Csv(form)) => {
+                    let header = header_of(content_type)?;
+                    Some(PayloadFormat::Csv(CsvForm { header, ..form }))
+                }
                 other => other,
             }),
         }
@@ -39,9 +42,11 @@ impl<'t> PayloadType<'t> {
             PayloadType::Known(format) => match format {
                 PayloadFormat::Json => JSON,
                 PayloadFormat::JsonLines => "application/jsonlines",
-                PayloadFormat::Csv(Header::Auto) => "text/csv",
-                PayloadFormat::Csv(Header::Present) => "text/csv; header=present",
-                PayloadFormat::Csv(Header::Absent) => "text/csv; header=absent",
+                PayloadFormat::Csv(form) => match form.header {
+                    Header::Auto => "text/csv",
+                    Header::Present => "text/csv; header=present",
+                    Header::Absent => "text/csv; header=absent",
+                },
                 PayloadFormat::Npy => NPY,
                 PayloadFormat::Image => "application/x-image",
                 PayloadFormat::Examples => "application/x-tfrecord",
@@ -57,7 +62,7 @@ pub fn payload_format(content_type: &str) -> Option<PayloadFormat> {
     match name.as_str() {
         "application/json" => Some(PayloadFormat::Json),
         "application/jsonlines" | "application/jsons" => Some(PayloadFormat::JsonLines),
-        "text/csv" => Some(PayloadFormat::Csv(Header::Auto)),
+        "text/csv" => Some(PayloadFormat::Csv(CsvForm::default())),
         NPY => Some(PayloadFormat::Npy),
         "application/x-image" => Some(PayloadFormat::Image),
         "application/x-tfrecord" | "application/x-tfexample" => Some(PayloadFormat::Examples),

@@ -2,7 +2,8 @@
 
 use std::io::Read;
 
-use memchr::{memchr, memchr_iter, memchr2};
+use memchr::memchr;
+use tensorserve_codec::csv::RecordScan;
 use tensorserve_tensor::error::{Error, Result};
 
 use super::input::Input;
@@ -55,33 +56,33 @@ pub(super) fn csv<R: Read>(
     number: u64,
     limit: Limit,
 ) -> Result<Option<Line>> {
-    let mut scan = CsvScan { start, at: start, lines: 0, quote: None, closed: None };
+    let mut scan = RecordScan::new(start);
     loop {
         if let Some(end) = scan.end(input.bytes()) {
-            return ended(input, start, end, scan.lines, number, limit).map(Some);
+            return ended(input, start, end, scan.lines(), number, limit).map(Some);
         }
-        let length = scan.at - start;
+        let length = scan.at() - start;
         if is_too_long(length, limit) {
             let error = limit.line_error(number, input.offset_of(start));
-            return Err(match scan.quote {
-                Some(_) => Error::invalid(format!("{error}. {}", scan.unclosed(number))),
+            return Err(match scan.open_quote() {
+                Some(lines) => Error::invalid(format!("{error}. {}", unclosed(number, lines))),
                 None => error,
             });
         }
         if input.more()? {
             continue;
         }
-        if scan.quote.is_some() {
+        if let Some(lines) = scan.open_quote() {
             let at = input.offset_of(start);
             return Err(Error::invalid(format!(
                 "the CSV record at line {number} (byte {at}) does not end: {}",
-                scan.unclosed(number)
+                unclosed(number, lines)
             )));
         }
         if length == 0 {
             return Ok(None);
         }
-        return ended(input, start, scan.at, scan.lines + 1, number, limit).map(Some);
+        return ended(input, start, scan.at(), scan.lines() + 1, number, limit).map(Some);
     }
 }
 
@@ -108,63 +109,7 @@ fn is_too_long(length: usize, limit: Limit) -> bool {
     length > limit.bytes.saturating_add(LONGEST_ENDING)
 }
 
-/// Looks for the end of a CSV record. As in RFC 4180, a quote opens a quoted field only at the
-/// field's start; elsewhere it is text, as Python's reader has it.
-struct CsvScan {
-    start: usize,
-    /// Where to go on.
-    at: usize,
-    /// Line breaks before `at`.
-    lines: u64,
-    /// Inside a quoted field, the number of line breaks before its quote.
-    quote: Option<u64>,
-    /// The position after the last closing quote, and the line breaks before its opening one. A
-    /// quote there belongs to a pair that stands for one quote in the field.
-    closed: Option<(usize, u64)>,
-}
-
-impl CsvScan {
-    /// The end of the record with its line ending; `None` if `bytes` do not hold it.
-    fn end(&mut self, bytes: &[u8]) -> Option<usize> {
-        loop {
-            let rest = bytes.get(self.at..).unwrap_or_default();
-            if let Some(opened) = self.quote {
-                let length = memchr(b'"', rest);
-                let inside = rest.get(..length.unwrap_or(rest.len())).unwrap_or_default();
-                self.lines += memchr_iter(b'\n', inside).count() as u64;
-                self.at += inside.len();
-                length?;
-                self.at += 1;
-                self.quote = None;
-                self.closed = Some((self.at, opened));
-                continue;
-            }
-            let Some(length) = memchr2(b'"', b'\n', rest) else {
-                self.at = bytes.len();
-                return None;
-            };
-            let found = self.at + length;
-            self.at = found + 1;
-            if rest.get(length) == Some(&b'\n') {
-                self.lines += 1;
-                return Some(self.at);
-            }
-            self.quote = self.opens(bytes, found);
-        }
-    }
-
-    /// For a quote at `found` that opens a field, or goes on with it, the line breaks before the
-    /// field.
-    fn opens(&self, bytes: &[u8], found: usize) -> Option<u64> {
-        if let Some((_, opened)) = self.closed.filter(|(after, _)| *after == found) {
-            return Some(opened);
-        }
-        let is_first = found == self.start || bytes.get(found - 1) == Some(&b',');
-        is_first.then_some(self.lines)
-    }
-
-    fn unclosed(&self, number: u64) -> String {
-        let line = number.saturating_add(self.quote.unwrap_or(0));
-        format!("the quote that opens at line {line} is not closed")
-    }
+/// What is wrong with the record at line `number` whose field with a quote is `lines` behind its start.
+fn unclosed(number: u64, lines: u64) -> String {
+    format!("the quote that opens at line {} is not closed", number.saturating_add(lines))
 }

@@ -1,13 +1,18 @@
-//! Comma-separated values: the one reader of them, of two dialects.
+//! Comma-separated values: the one reader of them, of three dialects.
 //!
 //! [`Dialect::Rfc4180`] is RFC 4180 with the habits of pandas. [`Dialect::Container`] is what SageMaker's
-//! containers make of a body; their clients rely on it to the byte.
+//! containers make of a body; their clients rely on it to the byte. [`Dialect::Multiline`] is
+//! the same for records that may span lines.
 
 use crate::json::number::Number;
 use crate::json::scan::Cursor;
 use crate::json::{NumberBuffer, Scalar};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Tensor};
+
+mod record;
+
+pub use self::record::RecordScan;
 
 /// What quotes, blanks and line breaks mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub enum Dialect {
     /// starts or ends a quoted part, in which commas are text and two quotes stand for one. A field cannot span
     /// lines.
     Container,
+    /// As [`Dialect::Container`], but records end where [`RecordScan`] says: quoted fields may have line feeds.
+    Multiline,
 }
 
 /// Reads records, field by field:
@@ -34,7 +41,7 @@ pub struct CsvReader<'t> {
     dialect: Dialect,
     /// What has not been read of the record; of [`Dialect::Rfc4180`], of the text.
     rest: &'t [u8],
-    /// The lines after that of the record, of [`Dialect::Container`].
+    /// The lines after those of the record; none of [`Dialect::Rfc4180`].
     behind: &'t [u8],
     /// Whether the record has another field.
     is_open: bool,
@@ -53,7 +60,7 @@ impl<'t> CsvReader<'t> {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let (rest, behind): (&[u8], &[u8]) = match dialect {
             Dialect::Rfc4180 => (text, &[]),
-            Dialect::Container => (&[], text),
+            Dialect::Container | Dialect::Multiline => (&[], text),
         };
         CsvReader {
             dialect,
@@ -100,7 +107,8 @@ impl<'t> CsvReader<'t> {
         }
         self.is_open = match self.dialect {
             Dialect::Rfc4180 => self.skip_blank_lines(),
-            Dialect::Container => self.next_line(),
+            Dialect::Container => self.next_line(|text| (memchr::memchr(b'\n', text), 1)),
+            Dialect::Multiline => self.next_line(end_of_record),
         };
         Ok(self.is_open)
     }
@@ -113,7 +121,7 @@ impl<'t> CsvReader<'t> {
         if !self.is_open {
             return Ok(None);
         }
-        if self.dialect == Dialect::Container {
+        if self.dialect != Dialect::Rfc4180 {
             return Ok(Some(self.field_of_line()));
         }
         if self.rest.first() == Some(&b'"') {
@@ -138,7 +146,7 @@ impl<'t> CsvReader<'t> {
         }
         Ok(match self.dialect {
             Dialect::Rfc4180 => self.rest,
-            Dialect::Container => self.behind,
+            Dialect::Container | Dialect::Multiline => self.behind,
         })
     }
 
@@ -156,9 +164,10 @@ impl<'t> CsvReader<'t> {
         }
     }
 
-    fn next_line(&mut self) -> bool {
+    /// Goes to the next record with text; `end` finds the line feed at which a record ends, and counts its lines.
+    fn next_line(&mut self, end: impl Fn(&[u8]) -> (Option<usize>, usize)) -> bool {
         while !self.behind.is_empty() {
-            let end = memchr::memchr(b'\n', self.behind);
+            let (end, lines) = end(self.behind);
             let (line, behind) = match end {
                 Some(end) => self.behind.split_at_checked(end).unwrap_or_default(),
                 None => (self.behind, &[][..]),
@@ -166,7 +175,7 @@ impl<'t> CsvReader<'t> {
             self.rest = line.trim_ascii();
             self.behind = behind.get(1..).unwrap_or_default();
             self.record_line = self.line;
-            self.line += 1;
+            self.line += lines;
             if !self.rest.is_empty() {
                 return true;
             }
@@ -224,7 +233,7 @@ impl<'t> CsvReader<'t> {
         Ok(&self.field)
     }
 
-    /// The first field of a line of [`Dialect::Container`].
+    /// The first field at `rest`, of any dialect but [`Dialect::Rfc4180`].
     fn field_of_line(&mut self) -> &[u8] {
         self.field.clear();
         let mut is_quoted = false;
@@ -259,6 +268,14 @@ impl<'t> CsvReader<'t> {
         }
         &self.field
     }
+}
+
+/// The line feed at which the record ends that `text` starts with, if it has one, and the number of its lines.
+fn end_of_record(text: &[u8]) -> (Option<usize>, usize) {
+    let mut scan = RecordScan::new(0);
+    let end = scan.end(text).map(|end| end - 1);
+    let lines = scan.lines() + u64::from(end.is_none());
+    (end, usize::try_from(lines).unwrap_or(usize::MAX))
 }
 
 /// The fields that pandas takes for missing values, in the order of their bytes.
@@ -465,6 +482,26 @@ mod tests {
         let all = records(text, Dialect::Container).expect("no error");
         let of = |line, a: &str, b: &str| (line, vec![a.to_owned(), b.to_owned()]);
         assert_eq!(all, [of(1, "1", "2"), of(3, "3", "4")]);
+    }
+
+    #[test]
+    fn records_of_several_lines_have_the_fields_of_the_container() {
+        let text = "\u{feff}1,\"a\nb\"\r\n \n\"\"\"\n,\" x,y \nc\"d,e\"f\n\n\"open\n,1";
+        let all = records(text, Dialect::Multiline).expect("no error");
+        let of = |line, fields: &[&str]| {
+            (line, fields.iter().map(|field| (*field).to_owned()).collect::<Vec<_>>())
+        };
+        let right = [
+            of(1, &["1", "a\nb"]),
+            of(4, &["\"\n, x", "y"]),
+            of(6, &["cd,ef"]),
+            of(8, &["open\n,1"]),
+        ];
+        assert_eq!(all, right);
+        // Without quotes at the starts of fields, records are lines.
+        let plain = "1,2\r\n\r\n  3,4\"x  \n\nd";
+        let lines = records(plain, Dialect::Container).expect("no error");
+        assert_eq!(records(plain, Dialect::Multiline).expect("no error"), lines);
     }
 
     /// As `pandas.read_csv` of pandas 3.1 reads them.
