@@ -46,6 +46,9 @@ impl Protocol for Lines {
             })
             .body_limit(100)
             .summary("Run a model on one number a line");
+        group.immediate(Methods::Get, "/lines/panic", Permission::Public, |_, _| -> Reply {
+            panic!("as the test wants it")
+        });
         group.scope("/lines", |_, _, missing| match missing {
             NoRoute::Path => Failure::from(Error::not_found("no lines here")),
             NoRoute::Method(allowed) => {
@@ -137,6 +140,7 @@ fn a_protocol_is_added_without_touching_another() {
         ("POST", "/lines/half_plus_two", "one", 400),
         ("POST", "/lines/nothing", "1", 404),
         ("GET", "/lines", "", 404),
+        ("GET", "/lines/panic", "", 500),
         ("PUT", "/lines/half_plus_two", "1", 405),
         ("POST", "/lines/half_plus_two", &"1\n".repeat(100), 413),
     ] {

@@ -29,7 +29,7 @@ use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_protocol::{
-    AnswerStyle, Body, BodyKind, CorsScope, Failure, Headers, NoRoute, PathParams, Reply,
+    Answer, AnswerStyle, Body, BodyKind, CorsScope, Failure, Headers, NoRoute, PathParams, Reply,
     RequestHead, Route, RouteMatch, RouteScope, RoutedRequest,
 };
 use tensorserve_tensor::budget::RequestBudget;
@@ -84,21 +84,36 @@ struct RoutedReply {
     budget: Option<RequestBudget>,
 }
 
-impl RoutedReply {
-    /// `reply`, with what all responses of its group have.
-    fn new(mut reply: Reply, style: AnswerStyle, cors: CorsScope) -> Self {
-        style.finish(&mut reply);
-        RoutedReply { reply, cors, budget: None }
-    }
-
-    /// The response for an error, in the format of the group.
-    fn refused(error: Error, status: u16, style: AnswerStyle, cors: CorsScope) -> Self {
-        RoutedReply::new(style.render(Err(Failure::new(error, status))), style, cors)
-    }
+/// What the responses of a group of routes have in common, whoever gives them.
+#[derive(Clone, Copy)]
+struct ReplyGroup {
+    style: AnswerStyle,
+    cors: CorsScope,
 }
 
-/// The style of responses that belong to no group of routes.
-const NO_GROUP: AnswerStyle = AnswerStyle::new(Reply::error);
+impl ReplyGroup {
+    /// That of responses which belong to no group.
+    const NONE: ReplyGroup = ReplyGroup {
+        style: AnswerStyle::new(Reply::error),
+        cors: CorsScope { rest_api: false, simple: false },
+    };
+
+    /// The response for an answer.
+    fn reply(self, answer: impl Into<Answer>) -> RoutedReply {
+        self.finished(self.style.render(answer.into()))
+    }
+
+    /// The response for an error.
+    fn refusal(self, error: Error, status: u16) -> RoutedReply {
+        self.reply(Failure::new(error, status))
+    }
+
+    /// This response, with what all of the group have.
+    fn finished(self, mut reply: Reply) -> RoutedReply {
+        self.style.finish(&mut reply);
+        RoutedReply { reply, cors: self.cors, budget: None }
+    }
+}
 
 /// Seconds after which a client may repeat a request for which there was no memory.
 const RETRY_AFTER: &str = "1";
@@ -119,7 +134,7 @@ pub(super) async fn dispatch(
     let (mut recorded, answer) = state.admission.pass(&mut arrived).await;
     let RoutedReply { mut reply, cors: scope, budget } = answer.unwrap_or_else(|_| {
         let error = Error::internal("internal error; see the server log");
-        RoutedReply::refused(error, 500, NO_GROUP, CorsScope::default())
+        arrived.group.refusal(error, 500)
     });
     trace.agree(&mut reply.headers);
     log_failure(&request, trace.id(), &reply);
@@ -173,6 +188,8 @@ struct HttpArrival<'r> {
     state: &'r HttpState,
     start: Instant,
     target: Target<'r>,
+    /// The group of the target.
+    group: ReplyGroup,
 }
 
 /// What answers a request.
@@ -182,6 +199,21 @@ enum Target<'r> {
     Nothing,
     /// The settings for another request, which a browser asks about.
     Preflight(cors::Preflight<'r>, CorsScope),
+}
+
+impl Target<'_> {
+    fn group(&self) -> ReplyGroup {
+        match self {
+            Target::Route(route, _) => {
+                ReplyGroup { style: route.style(), cors: route.allowed_cors() }
+            }
+            Target::NoRoute(scope, _) => {
+                ReplyGroup { style: scope.style(), cors: scope.allowed_cors() }
+            }
+            Target::Preflight(_, cors) => ReplyGroup { cors: *cors, ..ReplyGroup::NONE },
+            Target::Nothing => ReplyGroup::NONE,
+        }
+    }
 }
 
 impl<'r> HttpArrival<'r> {
@@ -195,7 +227,8 @@ impl<'r> HttpArrival<'r> {
         let uri = request.uri();
         let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
         let head = RequestHead { method: request.method().as_str(), target, headers };
-        HttpArrival { request, head, payload, state, start, target: Target::Nothing }
+        let (target, group) = (Target::Nothing, ReplyGroup::NONE);
+        HttpArrival { request, head, payload, state, start, target, group }
     }
 
     fn find(&self) -> Target<'r> {
@@ -233,6 +266,7 @@ impl ArrivedRequest for HttpArrival<'_> {
 
     fn ask(&mut self, gate: &Gate, trace: Option<&Arc<RequestTrace>>) -> Result<Asked<'_>> {
         self.target = self.find();
+        self.group = self.target.group();
         let (permission, is_own) = match &self.target {
             Target::Route(route, _) => {
                 if let Some(trace) = trace {
@@ -255,33 +289,18 @@ impl ArrivedRequest for HttpArrival<'_> {
     }
 
     fn refuse(&mut self, refusal: Refusal) -> RoutedReply {
-        let (style, cors) = match &self.target {
-            Target::Route(route, _) => (route.style(), route.allowed_cors()),
-            Target::NoRoute(scope, _) => (scope.style(), scope.allowed_cors()),
-            Target::Nothing | Target::Preflight(..) => (NO_GROUP, CorsScope::default()),
-        };
-        let refusal = match refusal {
+        self.group.reply(match refusal {
             Refusal::Request(error) => Failure::from(error),
             Refusal::Client(refusal) => turn_away(refusal, self.request.headers()),
-        };
-        RoutedReply::new(style.render(Err(refusal)), style, cors)
+        })
     }
 
     async fn handle(&mut self, admitted: Admitted<'_>) -> RoutedReply {
         match std::mem::replace(&mut self.target, Target::Nothing) {
             Target::Route(route, params) => self.answer_route(route, params, admitted).await,
-            Target::NoRoute(scope, missing) => {
-                let (style, cors) = (scope.style(), scope.allowed_cors());
-                let answer = scope.answer(&self.head, &missing);
-                RoutedReply::new(style.render(answer), style, cors)
-            }
-            Target::Nothing => {
-                let answer = builtin::not_found(&self.head, &NoRoute::Path);
-                RoutedReply::new(NO_GROUP.render(answer.into()), NO_GROUP, CorsScope::default())
-            }
-            Target::Preflight(preflight, cors) => {
-                RoutedReply::new(preflight.answer(), NO_GROUP, cors)
-            }
+            Target::NoRoute(scope, missing) => self.group.reply(scope.answer(&self.head, &missing)),
+            Target::Nothing => self.group.reply(builtin::not_found(&self.head, &NoRoute::Path)),
+            Target::Preflight(preflight, _) => self.group.reply(preflight.answer()),
         }
     }
 }
@@ -294,10 +313,9 @@ impl<'r> HttpArrival<'r> {
         params: PathParams<'r>,
         admitted: Admitted<'_>,
     ) -> RoutedReply {
-        let HttpArrival { request, head, state, start, .. } = *self;
+        let HttpArrival { request, head, state, start, group, .. } = *self;
         let Admitted { client: identity, budget, trace } = admitted;
         let (headers, is_public) = (request.headers(), route.permission() == Permission::Public);
-        let (style, cors) = (route.style(), route.allowed_cors());
         let (most, time) = state.body_limits;
         let limits = BodyLimits::new(most, time).over(state.activity(), request.conn_data());
         let payload = std::mem::replace(&mut self.payload, Payload::None);
@@ -308,28 +326,28 @@ impl<'r> HttpArrival<'r> {
                 if error.is_overload() {
                     state.api.engine().metrics().count_shed(&error);
                 }
-                return RoutedReply::refused(error, status, style, cors);
+                return group.refusal(error, status);
             }
         };
         let begun = budget.begin_for(is_public);
         let head_bytes = head.target.len().saturating_add(size_of(headers));
         if let Err(error) = begun.and_then(|()| budget.expect(body::head_memory(head_bytes))) {
             state.api.engine().metrics().count_shed(&error);
-            let status = error.http_status();
-            return RoutedReply::refused(error, status, style, cors);
+            return group.reply(Failure::from(error));
         }
         if let Some(trace) = trace {
             note_payload(trace, &body);
         }
         let peer = request.peer_addr().map(|address| address.ip());
         let routed = RoutedRequest { head, params, body, start, identity, peer };
-        let mut reply = style.render(admission::run(&budget, trace, route.answer(routed)).await);
+        let mut reply =
+            group.style.render(admission::run(&budget, trace, route.answer(routed)).await);
         let gate = state.admission.gate();
         if !is_public {
             reply.more = reply.more.map(|more| gate.until_revoked(headers, more));
         }
         let reply = if is_public && gate.is_shut() { hushed(reply) } else { reply };
-        RoutedReply { budget: Some(budget), ..RoutedReply::new(reply, style, cors) }
+        RoutedReply { budget: Some(budget), ..group.finished(reply) }
     }
 }
 
