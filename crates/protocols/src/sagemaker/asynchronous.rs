@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::invocation::Invocation;
 use super::media::PayloadType;
 use super::{SagemakerApi, attributes, service};
-use tensorserve_protocol::{Failure, JSON, Reply, RequestHead, RoutedRequest};
+use tensorserve_protocol::{Answer, Failure, JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Code, Error, Result, Shed};
 use tensorserve_trace::TraceParent;
 
@@ -68,19 +68,17 @@ impl OutcomeFiles {
 
 impl SagemakerApi {
     /// Accepts an invocation to be run later. The response has the locations of its output.
-    pub(super) async fn invoke_endpoint_async(&self, mut request: RoutedRequest<'_>) -> Reply {
+    pub(super) async fn invoke_endpoint_async(&self, mut request: RoutedRequest<'_>) -> Answer {
         let body = request.take_bytes();
         let (head, endpoint) = (&request.head, request.params.decoded("endpoint"));
-        let order = match self.order(head, &endpoint, body).await {
-            Ok(order) => order,
-            Err(error) => return service::refuse("ValidationError", error, 400),
-        };
+        let order = self.order(head, &endpoint, body).await;
+        let order = order.map_err(|error| Failure::new(error, 400))?;
         let Ok(permit) = self.shared.waiting.clone().try_acquire_owned() else {
             let message =
                 format!("{MOST_WAITING} asynchronous invocations are waiting: try again later");
             let error = Error::unavailable(message).shed_for(Shed::AsyncFull);
             self.engine.metrics().count_shed(&error);
-            return service::refuse("ServiceUnavailable", error, 503);
+            return Err(Failure::new(error, 503));
         };
         let id = head.header("x-amzn-sagemaker-inference-id");
         let id = id.map_or_else(service::new_id, str::to_owned);
@@ -91,7 +89,7 @@ impl SagemakerApi {
             .with_header("x-amzn-sagemaker-failurelocation", location(&order.files.failure));
         let invocation = AsyncInvocation { api: self.clone(), order, _permit: permit };
         reply.background = Some(Box::pin(invocation.run()));
-        reply
+        Ok(reply)
     }
 
     async fn order(
@@ -193,12 +191,12 @@ impl AsyncInvocation {
             return;
         };
         let is_late = order.expires.is_some_and(|expires| expires < Instant::now());
-        let reply = if is_late {
+        let reply = super::rendered(if is_late {
             let message = "The inference did not begin within RequestTTLSeconds";
-            super::refuse(Error::new(Code::DeadlineExceeded, message), 504)
+            Err(Failure::new(Error::new(Code::DeadlineExceeded, message), 504))
         } else {
             api.answer_order(&order).await
-        };
+        });
         let OutcomeFiles { output, failure } = order.files;
         let path = if reply.status == 200 { output } else { failure };
         let written = in_background(move || write(&path, &reply.body));
@@ -213,7 +211,7 @@ impl AsyncInvocation {
 }
 
 impl SagemakerApi {
-    async fn answer_order(&self, order: &AsyncRequest) -> Reply {
+    async fn answer_order(&self, order: &AsyncRequest) -> Answer {
         let invocation = Invocation {
             payload: Some(PayloadType::Named(&order.content_type)),
             accept: order.accept.as_deref(),
@@ -231,18 +229,15 @@ impl SagemakerApi {
                 read.and_then(|body| body)
             }
         };
-        let body = match body {
-            Ok(body) => body,
-            Err(error) => return super::refuse(error, 400),
-        };
+        let body = body.map_err(|error| Failure::new(error, 400))?;
         let answer = self.invoke(&invocation, body, Instant::now());
         let Some(limit) = order.time_limit else {
-            return super::rendered(answer.await);
+            return answer.await;
         };
-        super::rendered(tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
             let message = "The inference took longer than InvocationTimeoutSeconds";
             Err(Failure::new(Error::new(Code::DeadlineExceeded, message), 504))
-        }))
+        })
     }
 }
 

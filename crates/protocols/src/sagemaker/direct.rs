@@ -101,8 +101,8 @@ impl Invoker {
             }
             Ok(DirectedCall::Mlflow(call)) => mlflow::rows(&self.api.engine, call, body).await,
             Ok(DirectedCall::Handlers(handlers, script)) => {
-                let reply = self.api.run_handlers(&handlers, script, body).await;
-                body_of(reply).map(OutputText::Text)
+                let answer = self.api.run_handlers(&handlers, script, body).await;
+                body_of(super::rendered(answer)).map(OutputText::Text)
             }
             Err(failure) => body_of(super::rendered(Err(failure))).map(OutputText::Text),
         }

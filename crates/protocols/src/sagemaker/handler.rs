@@ -12,11 +12,11 @@ use bytes::Bytes;
 use super::attributes;
 use super::invocation::ScriptCall;
 use super::media::PayloadType;
-use super::{Compatibility, SagemakerApi, refuse};
+use super::{Compatibility, SagemakerApi};
 use crate::tfs::{self, OwnedModelSpec, TfsAnswer};
 use tensorserve_codec::json::write;
 use tensorserve_core::engine::{
-    HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply,
+    HandlerContext, HandlerError, HandlerReply, Handlers, Method, ModelReply, RunTiming,
 };
 use tensorserve_protocol::{ALLOW, Answer, Failure, JSON, Reply, RequestHead, bounded};
 use tensorserve_tensor::error::Error;
@@ -46,7 +46,7 @@ impl SagemakerApi {
         handlers: &Handlers,
         script: ScriptCall<'_>,
         body: Bytes,
-    ) -> Reply {
+    ) -> Answer {
         let ScriptCall { invocation, attributes, call, entry } = script;
         let given = invocation.attributes.unwrap_or_default();
         let addresses = self.engine.addresses();
@@ -72,14 +72,14 @@ impl SagemakerApi {
             let step = step("handler");
             let answer = handlers.handler(&step.context(&context), &body, until).await;
             step.end(answer.as_ref().err());
-            return written(answer);
+            return written(answer, None);
         }
         let of_input = step("input_handler");
         let input = handlers.input(&of_input.context(&context), &body, until).await;
         of_input.end(input.as_ref().err());
         let (document, begun) = match input {
             Ok(input) => input,
-            Err(failure) => return failed(failure),
+            Err(failure) => return failed(failure, None),
         };
         drop(body);
         let exact = call.exact;
@@ -92,7 +92,7 @@ impl SagemakerApi {
         let model = match inferred.answer {
             Ok(body) => Reply::ok(JSON, body),
             Err(error) if self.config().compatibility == Compatibility::Tf220 => {
-                return unhandled(tfs::failure(error)).with_timing(inferred.timing);
+                return Ok(unhandled(tfs::failure(error)).with_timing(inferred.timing));
             }
             // The script decides how to handle an error of the model.
             Err(error) => tfs::failure(error),
@@ -105,7 +105,7 @@ impl SagemakerApi {
         let step = step("output_handler");
         let answer = handlers.output(&step.context(&context), begun, model, until).await;
         step.end(answer.as_ref().err());
-        written(answer).with_timing(inferred.timing)
+        written(answer, inferred.timing)
     }
 }
 
@@ -156,24 +156,24 @@ fn rest_uri(base: &str, spec: &OwnedModelSpec, method: Method) -> String {
     uri
 }
 
-fn written(answer: Result<HandlerReply, HandlerError>) -> Reply {
-    match answer {
+fn written(answer: Result<HandlerReply, HandlerError>, timing: Option<RunTiming>) -> Answer {
+    let reply = match answer {
         Ok(HandlerReply { body, content_type: Some(kind) }) => Reply::ok(kind, body),
         Ok(HandlerReply { body, content_type: None }) => Reply::ok(JSON, body),
-        Err(failure) => failed(failure),
-    }
+        Err(failure) => return failed(failure, timing),
+    };
+    Ok(reply.with_timing(timing))
 }
 
-/// The failure of a handler in the container's format; one with a title in that of the web framework
-/// whose exception it was.
-fn failed(failure: HandlerError) -> Reply {
+/// The failure of a handler; one with a title in the format of the web framework whose exception it was.
+fn failed(failure: HandlerError, timing: Option<RunTiming>) -> Answer {
     let HandlerError { status, error, title } = failure;
     let Some(title) = title else {
-        return refuse(error, status);
+        return Err(Failure::new(error, status).with_timing(timing));
     };
-    let mut reply = described(status, &title, error.message());
+    let mut reply = described(status, &title, error.message()).with_timing(timing);
     reply.error = Some(error);
-    reply
+    Ok(reply)
 }
 
 /// The model's error as the 2.20 image sends it, past `output_handler`.

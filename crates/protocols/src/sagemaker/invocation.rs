@@ -107,7 +107,7 @@ impl SagemakerApi {
         let call = match self.directed(invocation, start).await? {
             DirectedCall::Tensors(call) => call,
             DirectedCall::Handlers(handlers, script) => {
-                return Ok(self.run_handlers(&handlers, script, body).await);
+                return self.run_handlers(&handlers, script, body).await;
             }
             DirectedCall::Mlflow(call) => {
                 return Ok(Box::pin(mlflow::invoke(&self.engine, call, body)).await);

@@ -94,7 +94,7 @@ impl Protocol for Sagemaker {
         if self.config.is_container {
             group.scope("/", |_, head, missing| not_found(head, missing));
         }
-        let mut group = routes.group(TAG, &api, service::refuse_early).on_reply(service::sign);
+        let mut group = routes.group(TAG, &api, service::refuse).on_reply(service::sign);
         service::add_routes(&mut group);
     }
 }

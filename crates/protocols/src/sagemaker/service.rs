@@ -14,7 +14,8 @@ use tensorserve_auth::Permission;
 use tensorserve_codec::event_stream;
 use tensorserve_codec::json::write;
 use tensorserve_protocol::{
-    ALLOW, Answer, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest, bounded,
+    ALLOW, Answer, Failure, JSON, Methods, NoRoute, Reply, RequestHead, RouteGroup, RoutedRequest,
+    bounded,
 };
 use tensorserve_tensor::error::{Code, Error};
 
@@ -37,24 +38,23 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, SagemakerApi>) {
         stream.summary("Run a model and return the response as an event stream: InvokeEndpointWithResponseStream");
         let later = path("async-invocations");
         let later = group.route(Methods::Post, later, Permission::Infer, |api, request| {
-            Box::pin(async move { Ok(api.invoke_endpoint_async(request).await) })
+            Box::pin(api.invoke_endpoint_async(request))
         });
         later.summary("Run a model later and write the response to a file: InvokeEndpointAsync");
     }
     group.scope("/endpoints/", |_, head, missing| refuse_call(head, missing));
 }
 
-/// The response to a call that is not an operation of the service.
-fn refuse_call(head: &RequestHead<'_>, missing: &NoRoute) -> Reply {
+/// Why a call is not an operation of the service.
+fn refuse_call(head: &RequestHead<'_>, missing: &NoRoute) -> Failure {
     match missing {
         NoRoute::Path => {
             let message = format!("There is no operation at {}.", head.path());
-            refuse("UnknownOperationException", Error::not_found(message), 404)
+            Failure::new(Error::not_found(message), 404)
         }
         NoRoute::Method(allowed) => {
             let message = format!("An endpoint is called with POST, not {}.", head.method);
-            let reply = refuse("ValidationError", Error::invalid(message), 405);
-            reply.with_header(ALLOW, allowed.join(", "))
+            Failure::new(Error::invalid(message), 405).with_header(ALLOW, allowed.join(", "))
         }
     }
 }
@@ -125,7 +125,7 @@ fn model_error(reply: Reply) -> Reply {
     let start = shortened(&text);
     let mut answer = if is_overload {
         let error = error.as_ref().map_or("", Error::message);
-        refuse("ServiceUnavailable", Error::unavailable(error.to_owned()), 503)
+        refuse(Error::unavailable(error.to_owned()), 503)
     } else {
         let (who, code) = match status {
             ..500 => ("client", "CLIENT_ERROR_FROM_MODEL"),
@@ -154,21 +154,18 @@ fn shortened(text: &str) -> &str {
 }
 
 /// An error that is not the model's, in the service's format.
-pub(super) fn refuse(kind: &'static str, error: Error, status: u16) -> Reply {
-    let mut reply = of_type(kind, object(&[("Message", &bounded(error.message()))]), status);
-    reply.error = Some(error);
-    reply
-}
-
-/// An error that the server raises before it calls the handler, in the service's format.
-pub(super) fn refuse_early(error: Error, status: u16) -> Reply {
+pub(super) fn refuse(error: Error, status: u16) -> Reply {
     #[allow(clippy::wildcard_enum_match_arm)] // All other codes are errors of the request.
     let kind = match error.code() {
         Code::Unavailable => "ServiceUnavailable",
         Code::Unauthenticated | Code::PermissionDenied => "AccessDeniedException",
+        Code::NotFound => "UnknownOperationException",
+        _ if status == 500 => "InternalFailure",
         _ => "ValidationError",
     };
-    refuse(kind, error, status)
+    let mut reply = of_type(kind, object(&[("Message", &bounded(error.message()))]), status);
+    reply.error = Some(error);
+    reply
 }
 
 fn of_type(kind: &'static str, body: Vec<u8>, status: u16) -> Reply {
