@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::pipeline::{InputKind, OutputKind, PipelineInput, PipelineOutput, SparkPipeline};
-use super::table::{Column, Table, VectorRow, VectorRows, Vectors};
+use super::table::{SparkColumn, SparkTable, VectorRow, VectorRows, Vectors};
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
@@ -70,12 +70,12 @@ fn dimension(size: usize) -> i64 {
 }
 
 /// The values of an input.
-enum InputColumn<'t> {
+enum SparkInputColumn<'t> {
     Numbers(&'t [f64]),
     Texts(Vec<&'t [u8]>),
 }
 
-impl<'t> InputColumn<'t> {
+impl<'t> SparkInputColumn<'t> {
     /// Reads the values of `input`; also returns the number of rows.
     fn read(input: &PipelineInput, tensor: &'t Tensor) -> Result<(Self, usize)> {
         let (name, shape) = (&input.name, tensor.shape());
@@ -99,10 +99,10 @@ impl<'t> InputColumn<'t> {
         let (column, wanted) = match input.kind {
             InputKind::Text => {
                 let strings = tensor.strings();
-                (strings.map(|all| InputColumn::Texts(all.iter().collect())), DType::String)
+                (strings.map(|all| SparkInputColumn::Texts(all.iter().collect())), DType::String)
             }
             InputKind::Number | InputKind::Vector(_) => {
-                (tensor.values().map(InputColumn::Numbers), DType::Double)
+                (tensor.values().map(SparkInputColumn::Numbers), DType::Double)
             }
         };
         let column = column.ok_or_else(|| {
@@ -112,68 +112,73 @@ impl<'t> InputColumn<'t> {
             ))
         })?;
         let len = match &column {
-            InputColumn::Numbers(values) => values.len() / width,
-            InputColumn::Texts(values) => values.len(),
+            SparkInputColumn::Numbers(values) => values.len() / width,
+            SparkInputColumn::Texts(values) => values.len(),
         };
         Ok((column, len))
     }
 
     /// The rows from `first` on, as a column of a table.
-    fn part(&self, kind: InputKind, first: usize, rows: usize) -> Column<'t> {
+    fn part(&self, kind: InputKind, first: usize, rows: usize) -> SparkColumn<'t> {
         match (self, kind) {
-            (InputColumn::Numbers(values), InputKind::Vector(width)) => {
+            (SparkInputColumn::Numbers(values), InputKind::Vector(width)) => {
                 let range = first * width..(first + rows) * width;
                 let values = values.get(range).unwrap_or_default();
-                Column::Vectors(Vectors { width, rows: VectorRows::Dense(Cow::Borrowed(values)) })
+                SparkColumn::Vectors(Vectors {
+                    width,
+                    rows: VectorRows::Dense(Cow::Borrowed(values)),
+                })
             }
-            (InputColumn::Numbers(values), _) => {
+            (SparkInputColumn::Numbers(values), _) => {
                 let values = values.get(first..first + rows).unwrap_or_default();
-                Column::Numbers(Cow::Borrowed(values))
+                SparkColumn::Numbers(Cow::Borrowed(values))
             }
-            (InputColumn::Texts(values), _) => {
+            (SparkInputColumn::Texts(values), _) => {
                 let values = values.get(first..first + rows).unwrap_or_default();
                 let texts = values.iter().map(|text| String::from_utf8_lossy(text));
-                Column::Texts(texts.collect())
+                SparkColumn::Texts(texts.collect())
             }
         }
     }
 }
 
 /// The values of an output, while blocks of rows are computed.
-enum OutputColumn {
+enum SparkOutputColumn {
     Numbers(AlignedVec<f64>),
     Integers(AlignedVec<i32>),
     Texts(StringsBuilder),
 }
 
-impl OutputColumn {
+impl SparkOutputColumn {
     fn new(kind: OutputKind, rows: usize) -> Self {
         match kind {
-            OutputKind::Number | OutputKind::Element(_) => OutputColumn::Numbers(aligned_vec(rows)),
-            OutputKind::Vector(size) => {
-                OutputColumn::Numbers(aligned_vec(rows.saturating_mul(size)))
+            OutputKind::Number | OutputKind::Element(_) => {
+                SparkOutputColumn::Numbers(aligned_vec(rows))
             }
-            OutputKind::Integer => OutputColumn::Integers(aligned_vec(rows)),
-            OutputKind::Text => OutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
+            OutputKind::Vector(size) => {
+                SparkOutputColumn::Numbers(aligned_vec(rows.saturating_mul(size)))
+            }
+            OutputKind::Integer => SparkOutputColumn::Integers(aligned_vec(rows)),
+            OutputKind::Text => SparkOutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
         }
     }
 
     /// Adds the rows of a table. Those that a stage has dropped have no value.
     #[allow(clippy::cast_possible_truncation)] // Numbers of clusters.
-    fn add(&mut self, output: &PipelineOutput, table: &Table<'_>) -> Result<()> {
+    fn add(&mut self, output: &PipelineOutput, table: &SparkTable<'_>) -> Result<()> {
         match (self, output.kind) {
-            (OutputColumn::Texts(texts), _) => {
+            (SparkOutputColumn::Texts(texts), _) => {
                 for (row, text) in table.texts(output.column)?.iter().enumerate() {
                     let is_skipped = table.is_skipped(row);
                     texts.push(if is_skipped { b"" } else { text.as_bytes() });
                 }
             }
-            (OutputColumn::Integers(integers), _) => {
+            (SparkOutputColumn::Integers(integers), _) => {
                 for (row, number) in table.numbers(output.column)?.iter().enumerate() {
                     integers.push(if table.is_skipped(row) { -1 } else { *number as i32 });
                 }
             }
-            (OutputColumn::Numbers(numbers), OutputKind::Vector(size)) => {
+            (SparkOutputColumn::Numbers(numbers), OutputKind::Vector(size)) => {
                 table.vectors(output.column)?.for_dense_rows(table.rows, |row, values| {
                     match table.is_skipped(row) {
                         true => (0..size).for_each(|_| numbers.push(f64::NAN)),
@@ -182,7 +187,7 @@ impl OutputColumn {
                     Ok(())
                 })?;
             }
-            (OutputColumn::Numbers(numbers), OutputKind::Element(at)) => {
+            (SparkOutputColumn::Numbers(numbers), OutputKind::Element(at)) => {
                 let vectors = table.vectors(output.column)?;
                 for row in 0..table.rows {
                     let value = match vectors.row(row) {
@@ -192,7 +197,7 @@ impl OutputColumn {
                     numbers.push(value.copied().unwrap_or(f64::NAN));
                 }
             }
-            (OutputColumn::Numbers(numbers), _) => {
+            (SparkOutputColumn::Numbers(numbers), _) => {
                 for (row, number) in table.numbers(output.column)?.iter().enumerate() {
                     numbers.push(if table.is_skipped(row) { f64::NAN } else { *number });
                 }
@@ -210,9 +215,9 @@ impl OutputColumn {
             | OutputKind::Element(_) => Shape::vector(rows),
         };
         match self {
-            OutputColumn::Numbers(values) => Tensor::from_vec(shape, values),
-            OutputColumn::Integers(values) => Tensor::from_vec(shape, values),
-            OutputColumn::Texts(values) => Tensor::from_strings(shape, values),
+            SparkOutputColumn::Numbers(values) => Tensor::from_vec(shape, values),
+            SparkOutputColumn::Integers(values) => Tensor::from_vec(shape, values),
+            SparkOutputColumn::Texts(values) => Tensor::from_strings(shape, values),
         }
     }
 }
@@ -225,7 +230,7 @@ impl Executable for SparkPipeline {
         let mut columns = Vec::with_capacity(inputs.len());
         let mut count = None;
         for (input, tensor) in self.inputs.iter().zip(inputs) {
-            let (column, rows) = InputColumn::read(input, tensor)?;
+            let (column, rows) = SparkInputColumn::read(input, tensor)?;
             let first = *count.get_or_insert(rows);
             if rows != first {
                 let name = &input.name;
@@ -238,12 +243,12 @@ impl Executable for SparkPipeline {
         }
         let count = count.unwrap_or(0);
         let outputs = self.outputs.iter();
-        let mut outputs: Vec<OutputColumn> =
-            outputs.map(|output| OutputColumn::new(output.kind, count)).collect();
+        let mut outputs: Vec<SparkOutputColumn> =
+            outputs.map(|output| SparkOutputColumn::new(output.kind, count)).collect();
         let block = (MAX_BLOCK / self.width.max(1)).clamp(1, ROWS_PER_BLOCK);
         for first in (0..count).step_by(block) {
             let rows = block.min(count - first);
-            let mut table = Table::new(rows, first, self.columns);
+            let mut table = SparkTable::new(rows, first, self.columns);
             for (input, column) in self.inputs.iter().zip(&columns) {
                 table.put(input.column, column.part(input.kind, first, rows));
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::folder::{DATA, DATA_ENDING, PART, STAGES, StageFolder, part_files};
 use super::registry;
 use super::schema::{ColumnKind, Schema};
-use super::stage::Stage;
+use super::stage::PipelineStage;
 use super::{MAX_CLASSES, MAX_WIDTH, damaged, unsupported};
 use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::{Error, Result};
@@ -45,7 +45,7 @@ const SCALAR_CLASSES: [&str; 2] = [
 
 /// A pipeline that is loaded.
 pub(super) struct SparkPipeline {
-    pub(super) stages: Vec<Box<dyn Stage>>,
+    pub(super) stages: Vec<Box<dyn PipelineStage>>,
     /// The number of columns of its tables.
     pub(super) columns: usize,
     pub(super) inputs: Vec<PipelineInput>,
@@ -91,7 +91,7 @@ pub(super) enum OutputKind {
 
 /// A stage with the columns that it reads and makes.
 struct UsedStage {
-    stage: Box<dyn Stage>,
+    stage: Box<dyn PipelineStage>,
     reads: Vec<usize>,
     makes: Vec<usize>,
 }

@@ -9,7 +9,7 @@ use super::models::{
     bayes, clusters, factors, general, isotonic, linear, mixture, network, one_vs_rest, trees,
 };
 use super::schema::Schema;
-use super::stage::Stage;
+use super::stage::PipelineStage;
 use super::unsupported;
 use tensorserve_tensor::error::Result;
 
@@ -17,7 +17,7 @@ use tensorserve_tensor::error::Result;
 const PACKAGE: &str = "org.apache.spark.ml.";
 
 /// Loads a stage, and adds its columns to `schema`.
-pub(super) fn load(folder: &StageFolder, schema: &mut Schema) -> Result<Box<dyn Stage>> {
+pub(super) fn load(folder: &StageFolder, schema: &mut Schema) -> Result<Box<dyn PipelineStage>> {
     if let Some(model) = classifier(folder, true)? {
         return classification(folder, schema, model);
     }

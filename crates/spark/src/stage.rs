@@ -1,16 +1,16 @@
 //! What a stage of a pipeline is here.
 
 use super::folder::Invalid;
-use super::table::Table;
+use super::table::SparkTable;
 use tensorserve_tensor::error::Result;
 
 /// A stage that is loaded: it adds columns to a table.
-pub(super) trait Stage: Send + Sync {
+pub(super) trait PipelineStage: Send + Sync {
     /// Adds the columns that the stage makes.
     ///
     /// # Errors
     /// For a row with a value that the stage refuses.
-    fn run(&self, table: &mut Table<'_>) -> Result<()>;
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()>;
 }
 
 /// Rows with values that a stage cannot handle, each with the reason.
@@ -19,7 +19,7 @@ pub(super) type Rejected = Vec<(usize, String)>;
 /// What becomes of the rows with values that a stage cannot handle: those at `rows`, each with the reason,
 /// are refused or dropped.
 pub(super) fn reject(
-    table: &mut Table<'_>,
+    table: &mut SparkTable<'_>,
     invalid: Invalid,
     column: &str,
     rows: Rejected,

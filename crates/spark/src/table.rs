@@ -11,7 +11,7 @@ const WAY_ON: &str = "as Spark does with handleInvalid=\"error\"; save the model
 
 /// The values of a column, one for each row.
 #[derive(Debug)]
-pub(super) enum Column<'t> {
+pub(super) enum SparkColumn<'t> {
     /// A missing number is NaN.
     Numbers(Cow<'t, [f64]>),
     /// A missing text is empty.
@@ -59,18 +59,18 @@ pub(super) struct Vectors<'t> {
 pub(super) enum VectorRows<'t> {
     /// One row after the other.
     Dense(Cow<'t, [f64]>),
-    Sparse(SparseRows),
+    Sparse(SparseVectorRows),
 }
 
 /// Rows of the elements that are not 0: of each row, their positions in ascending order and their values.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SparseRows {
+pub(super) struct SparseVectorRows {
     pub(super) entries: Vec<(u32, f64)>,
     /// Where the entries of each row end.
     pub(super) ends: Vec<usize>,
 }
 
-impl SparseRows {
+impl SparseVectorRows {
     /// The entries of row `row`.
     pub(super) fn row(&self, row: usize) -> &[(u32, f64)] {
         let start = row.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
@@ -99,7 +99,7 @@ impl SparseRows {
     }
 }
 
-impl SparseRows {
+impl SparseVectorRows {
     /// Leaves out the entries of the last row whose values are not to be kept.
     pub(super) fn filter_last_row(&mut self, keeps: impl Fn(f64) -> bool) {
         let start = self.ends.len().checked_sub(2).and_then(|before| self.ends.get(before));
@@ -145,14 +145,14 @@ impl VectorRow<'_> {
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let (left, left_rest) = a.as_chunks::<4>();
     let (right, right_rest) = b.as_chunks::<4>();
-    let mut lanes = [0.0; 4];
+    let mut sums = [0.0; 4];
     for (a, b) in left.iter().zip(right) {
-        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane += a * b;
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
         }
     }
     let rest: f64 = left_rest.iter().zip(right_rest).map(|(a, b)| a * b).sum();
-    lanes.iter().sum::<f64>() + rest
+    sums.iter().sum::<f64>() + rest
 }
 
 impl<'t> Vectors<'t> {
@@ -160,7 +160,7 @@ impl<'t> Vectors<'t> {
         Vectors { width, rows: VectorRows::Dense(Cow::Owned(values)) }
     }
 
-    pub(super) fn sparse(width: usize, rows: SparseRows) -> Self {
+    pub(super) fn sparse(width: usize, rows: SparseVectorRows) -> Self {
         Vectors { width, rows: VectorRows::Sparse(rows) }
     }
 
@@ -212,7 +212,7 @@ impl<'t> Vectors<'t> {
             VectorRows::Sparse(rows) => {
                 let entries =
                     rows.entries.iter().map(|(at, value)| (*at, map(*at as usize, *value)));
-                let rows = SparseRows { entries: entries.collect(), ends: rows.ends.clone() };
+                let rows = SparseVectorRows { entries: entries.collect(), ends: rows.ends.clone() };
                 Vectors::sparse(width, rows)
             }
         }
@@ -229,20 +229,20 @@ fn put_all(row: &mut [f64], entries: &[(u32, f64)], map: impl Fn(f64) -> f64) {
 
 /// Some rows of a request, and what the stages made of them.
 #[derive(Debug)]
-pub(super) struct Table<'t> {
+pub(super) struct SparkTable<'t> {
     pub(super) rows: usize,
     /// The index of the first row in the request.
     pub(super) first: usize,
     /// The columns by their numbers; those that no stage has made yet are missing.
-    pub(super) columns: Vec<Option<Column<'t>>>,
+    pub(super) columns: Vec<Option<SparkColumn<'t>>>,
     /// Which rows a stage has dropped, as `handleInvalid="skip"` says; empty for none.
     skipped: Vec<bool>,
 }
 
-impl<'t> Table<'t> {
+impl<'t> SparkTable<'t> {
     pub(super) fn new(rows: usize, first: usize, columns: usize) -> Self {
         let columns = (0..columns).map(|_| None).collect();
-        Table { rows, first, columns, skipped: Vec::new() }
+        SparkTable { rows, first, columns, skipped: Vec::new() }
     }
 
     /// Whether a stage has dropped row `row`.
@@ -258,21 +258,21 @@ impl<'t> Table<'t> {
         }
     }
 
-    pub(super) fn put(&mut self, number: usize, column: Column<'t>) {
+    pub(super) fn put(&mut self, number: usize, column: SparkColumn<'t>) {
         if let Some(slot) = self.columns.get_mut(number) {
             *slot = Some(column);
         }
     }
 
-    fn get(&self, number: usize) -> Result<&Column<'t>> {
+    fn get(&self, number: usize) -> Result<&SparkColumn<'t>> {
         let column = self.columns.get(number).and_then(Option::as_ref);
         column.ok_or_else(|| Error::internal("a column of the pipeline is missing"))
     }
 
     pub(super) fn numbers(&self, number: usize) -> Result<&[f64]> {
         match self.get(number)? {
-            Column::Numbers(values) => Ok(values),
-            Column::Texts(_) | Column::Words(_) | Column::Vectors(_) => {
+            SparkColumn::Numbers(values) => Ok(values),
+            SparkColumn::Texts(_) | SparkColumn::Words(_) | SparkColumn::Vectors(_) => {
                 Err(Error::internal("a column of the pipeline does not hold numbers"))
             }
         }
@@ -280,8 +280,8 @@ impl<'t> Table<'t> {
 
     pub(super) fn texts(&self, number: usize) -> Result<&[Cow<'t, str>]> {
         match self.get(number)? {
-            Column::Texts(values) => Ok(values),
-            Column::Numbers(_) | Column::Words(_) | Column::Vectors(_) => {
+            SparkColumn::Texts(values) => Ok(values),
+            SparkColumn::Numbers(_) | SparkColumn::Words(_) | SparkColumn::Vectors(_) => {
                 Err(Error::internal("a column of the pipeline does not hold texts"))
             }
         }
@@ -289,8 +289,8 @@ impl<'t> Table<'t> {
 
     pub(super) fn words(&self, number: usize) -> Result<&WordLists> {
         match self.get(number)? {
-            Column::Words(values) => Ok(values),
-            Column::Numbers(_) | Column::Texts(_) | Column::Vectors(_) => {
+            SparkColumn::Words(values) => Ok(values),
+            SparkColumn::Numbers(_) | SparkColumn::Texts(_) | SparkColumn::Vectors(_) => {
                 Err(Error::internal("a column of the pipeline does not hold words"))
             }
         }
@@ -298,15 +298,15 @@ impl<'t> Table<'t> {
 
     pub(super) fn vectors(&self, number: usize) -> Result<&Vectors<'t>> {
         match self.get(number)? {
-            Column::Vectors(values) => Ok(values),
-            Column::Numbers(_) | Column::Texts(_) | Column::Words(_) => {
+            SparkColumn::Vectors(values) => Ok(values),
+            SparkColumn::Numbers(_) | SparkColumn::Texts(_) | SparkColumn::Words(_) => {
                 Err(Error::internal("a column of the pipeline does not hold vectors"))
             }
         }
     }
 
     /// The column, of whatever type.
-    pub(super) fn column(&self, number: usize) -> Result<&Column<'t>> {
+    pub(super) fn column(&self, number: usize) -> Result<&SparkColumn<'t>> {
         self.get(number)
     }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn entries_of_a_row_are_sorted_and_added_up() {
-        let mut rows = SparseRows::default();
+        let mut rows = SparseVectorRows::default();
         rows.entries.extend([(3, 1.0), (1, 2.0), (3, 4.0)]);
         rows.end_unordered_row();
         rows.end_unordered_row();

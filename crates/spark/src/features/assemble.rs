@@ -2,8 +2,10 @@
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::{Rejected, Stage, reject};
-use super::super::table::{Column, SparseRows, Table, VectorRow, VectorRows, Vectors};
+use super::super::stage::{PipelineStage, Rejected, reject};
+use super::super::table::{
+    SparkColumn, SparkTable, SparseVectorRows, VectorRow, VectorRows, Vectors,
+};
 use super::super::{MAX_WIDTH, damaged, index_of, unsupported};
 use tensorserve_tensor::error::Result;
 
@@ -25,7 +27,7 @@ struct AssembledPart {
 pub(in super::super) fn assembler(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let names = folder.texts("inputCols")?.ok_or_else(|| damaged("it has no inputCols"))?;
     let (mut parts, mut offset) = (Vec::new(), 0usize);
     for name in names {
@@ -50,26 +52,26 @@ fn check_width(width: usize) -> Result<()> {
 }
 
 impl Assembler {
-    fn is_sparse(&self, table: &Table<'_>) -> bool {
+    fn is_sparse(&self, table: &SparkTable<'_>) -> bool {
         self.parts.iter().any(|part| {
             let column = table.column(part.input);
-            matches!(column, Ok(Column::Vectors(Vectors { rows: VectorRows::Sparse(_), .. })))
+            matches!(column, Ok(SparkColumn::Vectors(Vectors { rows: VectorRows::Sparse(_), .. })))
         })
     }
 
-    fn dense(&self, table: &Table<'_>) -> Result<Vectors<'static>> {
+    fn dense(&self, table: &SparkTable<'_>) -> Result<Vectors<'static>> {
         let mut values = vec![0.0; self.width * table.rows];
         let width = self.width.max(1);
         for part in &self.parts {
             match table.column(part.input)? {
-                Column::Numbers(numbers) => {
+                SparkColumn::Numbers(numbers) => {
                     for (row, number) in values.chunks_exact_mut(width).zip(numbers.iter()) {
                         if let Some(element) = row.get_mut(part.offset) {
                             *element = *number;
                         }
                     }
                 }
-                Column::Vectors(vectors) => {
+                SparkColumn::Vectors(vectors) => {
                     let range = part.offset..part.offset + part.width;
                     for (at, row) in values.chunks_exact_mut(width).enumerate() {
                         if let (VectorRow::Dense(from), Some(to)) =
@@ -80,15 +82,15 @@ impl Assembler {
                         }
                     }
                 }
-                Column::Texts(_) | Column::Words(_) => {}
+                SparkColumn::Texts(_) | SparkColumn::Words(_) => {}
             }
         }
         Ok(Vectors::dense(self.width, values))
     }
 
-    fn sparse(&self, table: &Table<'_>) -> Result<Vectors<'static>> {
-        let mut rows = SparseRows::default();
-        let columns: Vec<&Column<'_>> =
+    fn sparse(&self, table: &SparkTable<'_>) -> Result<Vectors<'static>> {
+        let mut rows = SparseVectorRows::default();
+        let columns: Vec<&SparkColumn<'_>> =
             self.parts.iter().map(|part| table.column(part.input)).collect::<Result<_>>()?;
         for row in 0..table.rows {
             for (part, column) in self.parts.iter().zip(&columns) {
@@ -99,8 +101,10 @@ impl Assembler {
                     }
                 };
                 match column {
-                    Column::Numbers(numbers) => push(0, numbers.get(row).copied().unwrap_or(0.0)),
-                    Column::Vectors(vectors) => match vectors.row(row) {
+                    SparkColumn::Numbers(numbers) => {
+                        push(0, numbers.get(row).copied().unwrap_or(0.0))
+                    }
+                    SparkColumn::Vectors(vectors) => match vectors.row(row) {
                         VectorRow::Dense(values) => {
                             values.iter().enumerate().for_each(|(at, value)| push(at, *value));
                         }
@@ -108,7 +112,7 @@ impl Assembler {
                             entries.iter().for_each(|(at, value)| push(*at as usize, *value));
                         }
                     },
-                    Column::Texts(_) | Column::Words(_) => {}
+                    SparkColumn::Texts(_) | SparkColumn::Words(_) => {}
                 }
             }
             rows.ends.push(rows.entries.len());
@@ -117,11 +121,11 @@ impl Assembler {
     }
 }
 
-impl Stage for Assembler {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Assembler {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         if self.invalid != Invalid::Keep {
             for part in &self.parts {
-                let Column::Numbers(numbers) = table.column(part.input)? else { continue };
+                let SparkColumn::Numbers(numbers) = table.column(part.input)? else { continue };
                 let missing = numbers.iter().enumerate().filter(|(_, number)| number.is_nan());
                 let rejected: Rejected =
                     missing.map(|(row, _)| (row, "is missing or NaN".to_owned())).collect();
@@ -132,7 +136,7 @@ impl Stage for Assembler {
             true => self.sparse(table)?,
             false => self.dense(table)?,
         };
-        table.put(self.output, Column::Vectors(vectors));
+        table.put(self.output, SparkColumn::Vectors(vectors));
         Ok(())
     }
 }
@@ -140,14 +144,17 @@ impl Stage for Assembler {
 /// A stage that changes nothing.
 struct Nothing;
 
-impl Stage for Nothing {
-    fn run(&self, _: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Nothing {
+    fn run(&self, _: &mut SparkTable<'_>) -> Result<()> {
         Ok(())
     }
 }
 
 /// A stage that changes no values: the names of elements, or which columns are kept.
-pub(in super::super) fn unchanged(_: &StageFolder, _: &mut Schema) -> Result<Box<dyn Stage>> {
+pub(in super::super) fn unchanged(
+    _: &StageFolder,
+    _: &mut Schema,
+) -> Result<Box<dyn PipelineStage>> {
     Ok(Box::new(Nothing))
 }
 
@@ -155,7 +162,7 @@ pub(in super::super) fn unchanged(_: &StageFolder, _: &mut Schema) -> Result<Box
 pub(in super::super) fn size_hint(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let size = folder.size("size", 0)?;
     schema.read(folder.column("inputCol")?, Wanted::Vector(Some(size)))?;
     Ok(Box::new(Nothing))
@@ -179,7 +186,7 @@ struct InteractionInput {
 pub(in super::super) fn interaction(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let names = folder.texts("inputCols")?.ok_or_else(|| damaged("it has no inputCols"))?;
     let (mut inputs, mut width) = (Vec::new(), 1usize);
     for name in names {
@@ -198,12 +205,12 @@ pub(in super::super) fn interaction(
 
 impl InteractionInput {
     /// The elements of row `row`.
-    fn elements(&self, table: &Table<'_>, row: usize) -> Result<Vec<f64>> {
+    fn elements(&self, table: &SparkTable<'_>, row: usize) -> Result<Vec<f64>> {
         match (table.column(self.column)?, self.categories) {
-            (Column::Numbers(numbers), None) => {
+            (SparkColumn::Numbers(numbers), None) => {
                 Ok(vec![numbers.get(row).copied().unwrap_or(f64::NAN)])
             }
-            (Column::Numbers(numbers), Some(categories)) => {
+            (SparkColumn::Numbers(numbers), Some(categories)) => {
                 let index = numbers.get(row).copied().unwrap_or(f64::NAN);
                 let mut elements = vec![0.0; categories];
                 let element = elements.get_mut(index_of(index));
@@ -217,7 +224,7 @@ impl InteractionInput {
                 }
                 Ok(elements)
             }
-            (Column::Vectors(vectors), _) => {
+            (SparkColumn::Vectors(vectors), _) => {
                 let mut elements = vec![0.0; vectors.width];
                 match vectors.row(row) {
                     VectorRow::Dense(values) => elements = values.to_vec(),
@@ -236,8 +243,8 @@ impl InteractionInput {
     }
 }
 
-impl Stage for Interaction {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Interaction {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let mut all = Vec::with_capacity(self.width.saturating_mul(table.rows));
         for row in 0..table.rows {
             let mut products = vec![1.0];
@@ -256,7 +263,7 @@ impl Stage for Interaction {
             }
             all.extend(products);
         }
-        table.put(self.output, Column::Vectors(Vectors::dense(self.width, all)));
+        table.put(self.output, SparkColumn::Vectors(Vectors::dense(self.width, all)));
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::{Stage, reject};
-use super::super::table::{Column, Table, VectorRow, Vectors};
+use super::super::stage::{PipelineStage, reject};
+use super::super::table::{SparkColumn, SparkTable, VectorRow, Vectors};
 use super::super::{damaged, float};
 use tensorserve_tensor::error::Result;
 
@@ -42,7 +42,7 @@ struct Borders(Vec<f64>);
 pub(in super::super) fn bucketizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let borders = match (folder.number_lists("splitsArray")?, folder.numbers("splits")?) {
         (Some(lists), _) if !lists.is_empty() => lists,
         (_, Some(list)) => vec![list],
@@ -79,8 +79,8 @@ impl Borders {
     }
 }
 
-impl Stage for NumberStage<Borders> {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for NumberStage<Borders> {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         for (name, input, output, borders) in &self.columns {
             let mut buckets = Vec::with_capacity(table.rows);
             let (mut missing, mut outside) = (Vec::new(), Vec::new());
@@ -100,7 +100,7 @@ impl Stage for NumberStage<Borders> {
             reject(table, self.invalid, name, missing)?;
             // Spark refuses these whatever `handleInvalid` says.
             reject(table, Invalid::Error, name, outside)?;
-            table.put(*output, Column::Numbers(Cow::Owned(buckets)));
+            table.put(*output, SparkColumn::Numbers(Cow::Owned(buckets)));
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ struct Surrogate {
 pub(in super::super) fn imputer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let missing = folder.number("missingValue", f64::NAN)?;
     let data = folder.data()?;
     let mut surrogates = Vec::new();
@@ -130,8 +130,8 @@ pub(in super::super) fn imputer(
     Ok(Box::new(NumberStage { columns, invalid: Invalid::Keep }))
 }
 
-impl Stage for NumberStage<Surrogate> {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for NumberStage<Surrogate> {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         for (_, input, output, Surrogate { missing, surrogate }) in &self.columns {
             // A missing number is NaN, and is replaced whatever the missing value is.
             let is_missing = |number: f64| number.is_nan() || number == *missing;
@@ -139,7 +139,7 @@ impl Stage for NumberStage<Surrogate> {
             let filled =
                 numbers.map(|number| if is_missing(*number) { *surrogate } else { *number });
             let filled = filled.collect();
-            table.put(*output, Column::Numbers(Cow::Owned(filled)));
+            table.put(*output, SparkColumn::Numbers(Cow::Owned(filled)));
         }
         Ok(())
     }
@@ -153,12 +153,12 @@ struct VectorBinarizer {
 }
 
 /// What a number must be above to become 1.
-struct Threshold(f64);
+struct BinarizerThreshold(f64);
 
 pub(in super::super) fn binarizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let inputs = folder.columns("inputCol", "inputCols")?;
     let mut thresholds = folder.numbers("thresholds")?.unwrap_or_default();
     if thresholds.is_empty() {
@@ -171,7 +171,7 @@ pub(in super::super) fn binarizer(
             return Ok(Box::new(VectorBinarizer { input, output, threshold: *threshold }));
         }
     }
-    let thresholds = thresholds.into_iter().map(Threshold).collect();
+    let thresholds = thresholds.into_iter().map(BinarizerThreshold).collect();
     let columns = columns_of(folder, schema, thresholds)?;
     Ok(Box::new(NumberStage { columns, invalid: Invalid::Keep }))
 }
@@ -181,19 +181,19 @@ fn above(number: f64, threshold: f64) -> f64 {
     f64::from(u8::from(number > threshold))
 }
 
-impl Stage for NumberStage<Threshold> {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
-        for (_, input, output, Threshold(threshold)) in &self.columns {
+impl PipelineStage for NumberStage<BinarizerThreshold> {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
+        for (_, input, output, BinarizerThreshold(threshold)) in &self.columns {
             let numbers = table.numbers(*input)?.iter();
             let numbers = numbers.map(|number| above(*number, *threshold)).collect();
-            table.put(*output, Column::Numbers(Cow::Owned(numbers)));
+            table.put(*output, SparkColumn::Numbers(Cow::Owned(numbers)));
         }
         Ok(())
     }
 }
 
-impl Stage for VectorBinarizer {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for VectorBinarizer {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let is_sparse = matches!(vectors.row(0), VectorRow::Sparse(_));
         let binary = match is_sparse && self.threshold < 0.0 {
@@ -207,7 +207,7 @@ impl Stage for VectorBinarizer {
             }
             false => vectors.mapped(|_, value| above(value, self.threshold)),
         };
-        table.put(self.output, Column::Vectors(binary));
+        table.put(self.output, SparkColumn::Vectors(binary));
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::{Stage, reject};
-use super::super::table::{Column, SparseRows, Table, Vectors};
+use super::super::stage::{PipelineStage, reject};
+use super::super::table::{SparkColumn, SparkTable, SparseVectorRows, Vectors};
 use super::super::{damaged, float, index_of, unsupported};
 use tensorserve_tensor::error::Result;
 
@@ -11,7 +11,7 @@ use tensorserve_tensor::error::Result;
 const MAX_DENSE: usize = 64;
 
 /// Encodes one or several columns.
-struct OneHotEncoder {
+struct SparkOneHotEncoder {
     columns: Vec<EncodedColumn>,
 }
 
@@ -29,7 +29,7 @@ struct EncodedColumn {
 pub(in super::super) fn one_hot_encoder(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let inputs = folder.columns("inputCol", "inputCols")?;
     let outputs = folder.columns("outputCol", "outputCols")?;
     let data = folder.data()?;
@@ -55,14 +55,14 @@ pub(in super::super) fn one_hot_encoder(
         let name = name.to_owned();
         columns.push(EncodedColumn { name, input, output, categories, size, keeps_invalid });
     }
-    Ok(Box::new(OneHotEncoder { columns }))
+    Ok(Box::new(SparkOneHotEncoder { columns }))
 }
 
 /// The encoder of Spark 2, which knows the number of categories from the column.
 pub(in super::super) fn old_one_hot_encoder(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let name = folder.column("inputCol")?;
     let input = schema.read(name, Wanted::Number)?;
     let categories = schema.categories(input).ok_or_else(|| {
@@ -75,7 +75,7 @@ pub(in super::super) fn old_one_hot_encoder(
     let output = schema.make_vector(folder.column("outputCol")?, size)?;
     let name = name.to_owned();
     let column = EncodedColumn { name, input, output, categories, size, keeps_invalid: false };
-    Ok(Box::new(OneHotEncoder { columns: vec![column] }))
+    Ok(Box::new(SparkOneHotEncoder { columns: vec![column] }))
 }
 
 impl EncodedColumn {
@@ -89,8 +89,8 @@ impl EncodedColumn {
     }
 }
 
-impl Stage for OneHotEncoder {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for SparkOneHotEncoder {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         for column in &self.columns {
             let mut rejected = Vec::new();
             let mut positions = Vec::with_capacity(table.rows);
@@ -102,7 +102,7 @@ impl Stage for OneHotEncoder {
                 positions.push(position.unwrap_or(usize::MAX));
             }
             reject(table, Invalid::Error, &column.name, rejected)?;
-            table.put(column.output, Column::Vectors(vectors(column.size, &positions)));
+            table.put(column.output, SparkColumn::Vectors(vectors(column.size, &positions)));
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ fn vectors(size: usize, positions: &[usize]) -> Vectors<'static> {
         }
         return Vectors::dense(size, values);
     }
-    let mut rows = SparseRows::default();
+    let mut rows = SparseVectorRows::default();
     for position in positions {
         if *position < size {
             rows.entries.push((u32::try_from(*position).unwrap_or(u32::MAX), 1.0));

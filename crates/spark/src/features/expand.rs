@@ -2,8 +2,8 @@
 
 use super::super::folder::StageFolder;
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, Vectors};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, Vectors};
 use super::super::unsupported;
 use tensorserve_tensor::error::Result;
 
@@ -11,7 +11,7 @@ use tensorserve_tensor::error::Result;
 const MAX_PRODUCTS: usize = 1 << 16;
 
 /// A product: another one, or 1, multiplied by an element.
-struct Product {
+struct PolynomialTerm {
     factor: Option<usize>,
     element: usize,
 }
@@ -19,13 +19,13 @@ struct Product {
 struct PolynomialExpansion {
     input: usize,
     output: usize,
-    products: Vec<Product>,
+    products: Vec<PolynomialTerm>,
 }
 
 pub(in super::super) fn polynomial(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let input = schema.read(folder.column("inputCol")?, Wanted::Vector(None))?;
     let width = schema.known_size(input)?;
     let products = products(width, folder.size("degree", 2)?).ok_or_else(|| {
@@ -37,7 +37,7 @@ pub(in super::super) fn polynomial(
 
 /// The products of `width` elements up to `degree`, in Spark's order: by the power of the last element,
 /// then by that of the one before it. In each, the last element comes first.
-fn products(width: usize, degree: usize) -> Option<Vec<Product>> {
+fn products(width: usize, degree: usize) -> Option<Vec<PolynomialTerm>> {
     // Exponents are counted up, the first element fastest.
     let mut exponents = vec![0usize; width];
     let mut places = std::collections::HashMap::new();
@@ -51,7 +51,8 @@ fn products(width: usize, degree: usize) -> Option<Vec<Product>> {
                 let mut factor = exponents.clone();
                 *factor.get_mut(lowest)? -= 1;
                 let place = products.len();
-                products.push(Product { factor: places.get(&factor).copied(), element: lowest });
+                products
+                    .push(PolynomialTerm { factor: places.get(&factor).copied(), element: lowest });
                 places.insert(exponents.clone(), place);
                 if products.len() > MAX_PRODUCTS || products.len() * width > 1 << 24 {
                     return None;
@@ -64,8 +65,8 @@ fn products(width: usize, degree: usize) -> Option<Vec<Product>> {
     }
 }
 
-impl Stage for PolynomialExpansion {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for PolynomialExpansion {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let count = self.products.len();
         let mut all: Vec<f64> = Vec::with_capacity(count * table.rows);
@@ -83,7 +84,7 @@ impl Stage for PolynomialExpansion {
             }
             Ok(())
         })?;
-        table.put(self.output, Column::Vectors(Vectors::dense(count, all)));
+        table.put(self.output, SparkColumn::Vectors(Vectors::dense(count, all)));
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::{Rejected, Stage, reject};
-use super::super::table::{Column, Table};
+use super::super::stage::{PipelineStage, Rejected, reject};
+use super::super::table::{SparkColumn, SparkTable};
 use super::super::{damaged, float};
 use tensorserve_codec::json::java::double_text;
 use tensorserve_tensor::NumberTexts;
@@ -31,10 +31,10 @@ struct StringIndexer {
 }
 
 /// Several stages in one.
-struct Stages(Vec<Box<dyn Stage>>);
+struct Stages(Vec<Box<dyn PipelineStage>>);
 
-impl Stage for Stages {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Stages {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         self.0.iter().try_for_each(|stage| stage.run(table))
     }
 }
@@ -59,7 +59,7 @@ fn read_labels(folder: &StageFolder) -> Result<Vec<Arc<[Arc<str>]>>> {
 pub(in super::super) fn string_indexer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let inputs = folder.columns("inputCol", "inputCols")?;
     let outputs = folder.columns("outputCol", "outputCols")?;
     let labels = read_labels(folder)?;
@@ -67,7 +67,7 @@ pub(in super::super) fn string_indexer(
         return Err(damaged("its columns are not as many as its lists of labels"));
     }
     let invalid = folder.invalid()?;
-    let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+    let mut stages: Vec<Box<dyn PipelineStage>> = Vec::new();
     for ((name, output), labels) in inputs.into_iter().zip(outputs).zip(labels) {
         let input = schema.read(name, Wanted::Category)?;
         schema.set_number_texts(input, number_texts(&labels));
@@ -117,7 +117,7 @@ fn bits(number: f64) -> u64 {
 
 impl StringIndexer {
     /// The indices of all rows, and the rows whose text is no label.
-    fn indices(&self, table: &Table<'_>) -> Result<(Vec<f64>, Rejected)> {
+    fn indices(&self, table: &SparkTable<'_>) -> Result<(Vec<f64>, Rejected)> {
         let mut rejected = Vec::new();
         let mut index_of = |row: usize, found: Option<f64>, show: &dyn Fn() -> String| {
             if found.is_none() && self.invalid != Invalid::Keep {
@@ -126,7 +126,7 @@ impl StringIndexer {
             found.unwrap_or(self.unknown)
         };
         let indices = match table.column(self.input)? {
-            Column::Numbers(numbers) => {
+            SparkColumn::Numbers(numbers) => {
                 let rows = numbers.iter().enumerate();
                 rows.map(|(row, number)| {
                     let found = self.numbers.get(&bits(*number)).copied();
@@ -134,7 +134,7 @@ impl StringIndexer {
                 })
                 .collect()
             }
-            Column::Texts(_) | Column::Words(_) | Column::Vectors(_) => {
+            SparkColumn::Texts(_) | SparkColumn::Words(_) | SparkColumn::Vectors(_) => {
                 let rows = table.texts(self.input)?.iter().enumerate();
                 rows.map(|(row, text)| {
                     let found = self.indices.get(&**text).copied();
@@ -153,11 +153,11 @@ impl StringIndexer {
     }
 }
 
-impl Stage for StringIndexer {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for StringIndexer {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let (indices, rejected) = self.indices(table)?;
         reject(table, self.invalid, &self.name, rejected)?;
-        table.put(self.output, Column::Numbers(Cow::Owned(indices)));
+        table.put(self.output, SparkColumn::Numbers(Cow::Owned(indices)));
         Ok(())
     }
 }
@@ -173,7 +173,7 @@ struct IndexToString {
 pub(in super::super) fn index_to_string(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let name = folder.column("inputCol")?;
     let input = schema.read(name, Wanted::Number)?;
     let labels = match folder.texts("labels")?.filter(|labels| !labels.is_empty()) {
@@ -201,8 +201,8 @@ impl IndexToString {
     }
 }
 
-impl Stage for IndexToString {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for IndexToString {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let mut texts = Vec::with_capacity(table.rows);
         for (row, index) in table.numbers(self.input)?.iter().enumerate() {
             let label = self.label(*index);
@@ -212,7 +212,7 @@ impl Stage for IndexToString {
             }
             texts.push(Cow::Owned(label.map_or_else(String::new, |label| (**label).to_owned())));
         }
-        table.put(self.output, Column::Texts(texts));
+        table.put(self.output, SparkColumn::Texts(texts));
         Ok(())
     }
 }

@@ -5,8 +5,8 @@
 use super::super::damaged;
 use super::super::folder::StageFolder;
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, VectorRow, VectorRows, Vectors};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, VectorRow, VectorRows, Vectors};
 use super::super::vector::{read_vector, vector_of_json};
 use tensorserve_tensor::error::Result;
 
@@ -40,8 +40,8 @@ impl Scaler {
     }
 }
 
-impl Stage for Scaler {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Scaler {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let keeps_zeros = self.range.is_none() && self.shift.is_empty();
         let scaled = match (&vectors.rows, keeps_zeros) {
@@ -57,7 +57,7 @@ impl Stage for Scaler {
                 Vectors::dense(vectors.width, all)
             }
         };
-        table.put(self.output, Column::Vectors(scaled));
+        table.put(self.output, SparkColumn::Vectors(scaled));
         Ok(())
     }
 }
@@ -73,7 +73,7 @@ fn scaler_of(
     schema: &mut Schema,
     (spread, scales): (&str, bool),
     (middle, shifts): (&str, bool),
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     let spread = read_vector(&data, spread)?;
     let scale = if scales { inverses(&spread) } else { vec![1.0; spread.len()] };
@@ -95,7 +95,7 @@ fn check_lengths(shift: &[f64], scale: &[f64]) -> Result<()> {
 pub(in super::super) fn standard(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let scales = folder.flag("withStd", true)?;
     let shifts = folder.flag("withMean", false)?;
     scaler_of(folder, schema, ("std", scales), ("mean", shifts))
@@ -104,7 +104,7 @@ pub(in super::super) fn standard(
 pub(in super::super) fn robust(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let scales = folder.flag("withScaling", true)?;
     let shifts = folder.flag("withCentering", false)?;
     scaler_of(folder, schema, ("range", scales), ("median", shifts))
@@ -113,7 +113,7 @@ pub(in super::super) fn robust(
 pub(in super::super) fn max_abs(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let largest = read_vector(&folder.data()?, "maxAbs")?;
     let scale = largest.iter().map(|value| if *value == 0.0 { 1.0 } else { 1.0 / value });
     Ok(Box::new(Scaler::new(folder, schema, scale.collect())?))
@@ -122,7 +122,7 @@ pub(in super::super) fn max_abs(
 pub(in super::super) fn min_max(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     let (least, most) = (read_vector(&data, "originalMin")?, read_vector(&data, "originalMax")?);
     check_lengths(&least, &most)?;
@@ -138,7 +138,10 @@ pub(in super::super) fn min_max(
 }
 
 /// `IDFModel`: multiplies by the inverse document frequency.
-pub(in super::super) fn idf(folder: &StageFolder, schema: &mut Schema) -> Result<Box<dyn Stage>> {
+pub(in super::super) fn idf(
+    folder: &StageFolder,
+    schema: &mut Schema,
+) -> Result<Box<dyn PipelineStage>> {
     let scale = read_vector(&folder.data()?, "idf")?;
     Ok(Box::new(Scaler::new(folder, schema, scale)?))
 }
@@ -147,14 +150,14 @@ pub(in super::super) fn idf(folder: &StageFolder, schema: &mut Schema) -> Result
 pub(in super::super) fn product(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let scale = folder.parameter("scalingVec").and_then(vector_of_json);
     let scale = scale.ok_or_else(|| damaged("its scalingVec is not a vector"))?;
     Ok(Box::new(Scaler::new(folder, schema, scale)?))
 }
 
 /// `Normalizer`: divides by the norm.
-struct Normalizer {
+struct SparkNormalizer {
     input: usize,
     output: usize,
     power: f64,
@@ -163,13 +166,13 @@ struct Normalizer {
 pub(in super::super) fn normalizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let input = schema.read(folder.column("inputCol")?, Wanted::Vector(None))?;
     let output = schema.make_like(folder.column("outputCol")?, input)?;
-    Ok(Box::new(Normalizer { input, output, power: folder.number("p", 2.0)? }))
+    Ok(Box::new(SparkNormalizer { input, output, power: folder.number("p", 2.0)? }))
 }
 
-impl Normalizer {
+impl SparkNormalizer {
     /// What a row is divided by.
     fn norm(&self, row: VectorRow<'_>) -> f64 {
         let values = row.values();
@@ -188,8 +191,8 @@ impl Normalizer {
     }
 }
 
-impl Stage for Normalizer {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for SparkNormalizer {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let norms: Vec<f64> = (0..table.rows)
             .map(|row| Some(self.norm(vectors.row(row))).filter(|norm| *norm != 0.0).unwrap_or(1.0))
@@ -211,7 +214,7 @@ impl Stage for Normalizer {
                 }
             }
         }
-        table.put(self.output, Column::Vectors(scaled));
+        table.put(self.output, SparkColumn::Vectors(scaled));
         Ok(())
     }
 }

@@ -2,8 +2,10 @@
 
 use super::super::folder::StageFolder;
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, SparseRows, Table, VectorRow, VectorRows, Vectors};
+use super::super::stage::PipelineStage;
+use super::super::table::{
+    SparkColumn, SparkTable, SparseVectorRows, VectorRow, VectorRows, Vectors,
+};
 use super::super::vector::DenseMatrix;
 use super::super::{damaged, index_of, unsupported};
 use tensorserve_tensor::error::Result;
@@ -20,7 +22,7 @@ struct Selector {
 pub(in super::super) fn selector(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     if !data.has("selectedFeatures") {
         return Err(damaged("it has no selectedFeatures"));
@@ -35,7 +37,7 @@ pub(in super::super) fn selector(
 pub(in super::super) fn slicer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     if folder.texts("names")?.is_some_and(|names| !names.is_empty()) {
         return Err(unsupported("a VectorSlicer by names of elements: set its indices"));
     }
@@ -49,7 +51,7 @@ fn select(
     schema: &mut Schema,
     column: &str,
     indices: Vec<usize>,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let input = schema.read(folder.column(column)?, Wanted::Vector(None))?;
     let largest = indices.iter().max().copied().unwrap_or(0);
     let width = schema.size(input);
@@ -60,8 +62,8 @@ fn select(
     Ok(Box::new(Selector { input, output, indices }))
 }
 
-impl Stage for Selector {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Selector {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let width = self.indices.len();
         let selected = match &vectors.rows {
@@ -75,7 +77,7 @@ impl Stage for Selector {
                 Vectors::dense(width, all)
             }
             VectorRows::Sparse(rows) => {
-                let mut selected = SparseRows::default();
+                let mut selected = SparseVectorRows::default();
                 for row in rows.iter() {
                     for (to, from) in (0u32..).zip(&self.indices) {
                         let found = row.binary_search_by_key(from, |(at, _)| *at as usize).ok();
@@ -88,13 +90,13 @@ impl Stage for Selector {
                 Vectors::sparse(width, selected)
             }
         };
-        table.put(self.output, Column::Vectors(selected));
+        table.put(self.output, SparkColumn::Vectors(selected));
         Ok(())
     }
 }
 
 /// `PCAModel`.
-struct Projection {
+struct PcaModel {
     input: usize,
     output: usize,
     /// The components, one after the other.
@@ -105,7 +107,7 @@ struct Projection {
 pub(in super::super) fn principal_components(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let matrix = DenseMatrix::read(&folder.data()?, "pc")?;
     let (width, count) = (matrix.rows, matrix.columns);
     if width == 0 || count == 0 {
@@ -117,11 +119,11 @@ pub(in super::super) fn principal_components(
     }
     let input = schema.read(folder.column("inputCol")?, Wanted::Vector(Some(width)))?;
     let output = schema.make_vector(folder.column("outputCol")?, count)?;
-    Ok(Box::new(Projection { input, output, components, width }))
+    Ok(Box::new(PcaModel { input, output, components, width }))
 }
 
-impl Stage for Projection {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for PcaModel {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let components = || self.components.chunks_exact(self.width);
         let count = components().len();
@@ -130,7 +132,7 @@ impl Stage for Projection {
             let row: VectorRow<'_> = vectors.row(row);
             all.extend(components().map(|component| row.dot(component)));
         }
-        table.put(self.output, Column::Vectors(Vectors::dense(count, all)));
+        table.put(self.output, SparkColumn::Vectors(Vectors::dense(count, all)));
         Ok(())
     }
 }

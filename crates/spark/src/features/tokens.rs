@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::super::folder::StageFolder;
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, WordLists};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, WordLists};
 use super::super::{damaged, unsupported};
 use super::java_regex::JavaRegex;
 use tensorserve_tensor::error::Result;
@@ -34,14 +34,14 @@ enum Pattern {
 pub(in super::super) fn tokenizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     stage(folder, schema, true, Pattern::Space, 0)
 }
 
 pub(in super::super) fn regex_tokenizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let pattern = folder.text("pattern", r"\s+")?;
     let regex = JavaRegex::new(pattern).ok_or_else(|| {
         unsupported(format!(
@@ -63,7 +63,7 @@ fn stage(
     lowers: bool,
     pattern: Pattern,
     least: usize,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let input = schema.read(folder.column("inputCol")?, Wanted::Text)?;
     let output = schema.make(folder.column("outputCol")?, ColumnKind::Words)?;
     Ok(Box::new(Tokenizer { input, output, lowers, pattern, least }))
@@ -84,8 +84,8 @@ fn split_at_spaces(text: &str) -> impl Iterator<Item = &str> {
     kept.into_iter().flat_map(|kept| kept.split(is_space))
 }
 
-impl Stage for Tokenizer {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for Tokenizer {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let texts = table.texts(self.input)?;
         let mut all = String::with_capacity(texts.iter().map(|text| text.len()).sum());
         let mut lists = WordLists::default();
@@ -109,7 +109,7 @@ impl Stage for Tokenizer {
             lists.ends.push(lists.words.len());
         }
         lists.text = Rc::new(all);
-        table.put(self.output, Column::Words(lists));
+        table.put(self.output, SparkColumn::Words(lists));
         Ok(())
     }
 }
@@ -123,7 +123,7 @@ struct StopWordsRemover {
 pub(in super::super) fn stop_words_remover(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let words = folder.texts("stopWords")?;
     let words = words.ok_or_else(|| {
         unsupported("a StopWordsRemover with the default list of words, which Spark did not save")
@@ -155,8 +155,8 @@ impl StopWordsRemover {
     }
 }
 
-impl Stage for StopWordsRemover {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for StopWordsRemover {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         for (input, output) in &self.columns {
             let lists = table.words(*input)?;
             let mut kept = WordLists { text: Rc::clone(&lists.text), ..WordLists::default() };
@@ -165,7 +165,7 @@ impl Stage for StopWordsRemover {
                 kept.words.extend(words.cloned());
                 kept.ends.push(kept.words.len());
             }
-            table.put(*output, Column::Words(kept));
+            table.put(*output, SparkColumn::Words(kept));
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ struct NGram {
 pub(in super::super) fn n_gram(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let length = folder.size("n", 2)?;
     if length == 0 || length > MAX_N_GRAM {
         return Err(damaged(format!("its n is {length}")));
@@ -190,8 +190,8 @@ pub(in super::super) fn n_gram(
     Ok(Box::new(NGram { input, output, length }))
 }
 
-impl Stage for NGram {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for NGram {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let lists = table.words(self.input)?;
         let (mut all, mut grams) = (String::new(), WordLists::default());
         for row in lists.rows() {
@@ -208,7 +208,7 @@ impl Stage for NGram {
             grams.ends.push(grams.words.len());
         }
         grams.text = Rc::new(all);
-        table.put(self.output, Column::Words(grams));
+        table.put(self.output, SparkColumn::Words(grams));
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::super::folder::{Invalid, StageFolder};
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::{Stage, reject};
-use super::super::table::{Column, Table, VectorRows};
+use super::super::stage::{PipelineStage, reject};
+use super::super::table::{SparkColumn, SparkTable, VectorRows};
 use super::super::{damaged, float, index_of};
 use tensorserve_tensor::error::Result;
 
@@ -21,7 +21,7 @@ struct VectorIndexer {
 pub(in super::super) fn vector_indexer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     const MAPS: &str = "categoryMaps.key_value";
     let data = folder.data()?;
     let width = data.number("numFeatures").map(index_of);
@@ -54,8 +54,8 @@ fn bits(value: f64) -> u64 {
     (value + 0.0).to_bits()
 }
 
-impl Stage for VectorIndexer {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for VectorIndexer {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.input)?;
         let indexed = vectors.mapped(|at, value| match self.categories.get(&at) {
             None => value,
@@ -75,7 +75,7 @@ impl Stage for VectorIndexer {
             rejected.sort_unstable();
             reject(table, self.invalid, &self.name, rejected)?;
         }
-        table.put(self.output, Column::Vectors(indexed));
+        table.put(self.output, SparkColumn::Vectors(indexed));
         Ok(())
     }
 }

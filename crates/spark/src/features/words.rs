@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::super::folder::StageFolder;
 use super::super::schema::{Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, SparseRows, Table, Vectors};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, SparseVectorRows, Vectors};
 use super::super::{MAX_WIDTH, damaged, float};
 use super::murmur;
 use tensorserve_tensor::error::Result;
@@ -31,7 +31,7 @@ enum Positions {
 pub(in super::super) fn count_vectorizer(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     let words = data.column("vocabulary").map(|column| column.texts());
     let words = words.ok_or_else(|| damaged("it has no vocabulary"))?;
@@ -44,7 +44,7 @@ pub(in super::super) fn count_vectorizer(
 pub(in super::super) fn hashing(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let width = folder.size("numFeatures", 1 << 18)?;
     let positions = Positions::Hash { is_spark_2: folder.major_version() < 3 };
     counter(folder, schema, width, positions, 0.0)
@@ -56,7 +56,7 @@ fn counter(
     width: usize,
     positions: Positions,
     least: f64,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     if width == 0 || width > MAX_WIDTH {
         return Err(damaged(format!("its vectors have {width} elements")));
     }
@@ -78,10 +78,10 @@ impl WordCounter {
     }
 }
 
-impl Stage for WordCounter {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for WordCounter {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let lists = table.words(self.input)?;
-        let mut rows = SparseRows::default();
+        let mut rows = SparseVectorRows::default();
         for row in lists.rows() {
             let positions = row.iter().filter_map(|word| self.position(lists.word(word)));
             rows.entries.extend(positions.map(|position| (position, 1.0)));
@@ -92,7 +92,7 @@ impl Stage for WordCounter {
         if self.is_binary {
             rows.entries.iter_mut().for_each(|(_, count)| *count = 1.0);
         }
-        table.put(self.output, Column::Vectors(Vectors::sparse(self.width, rows)));
+        table.put(self.output, SparkColumn::Vectors(Vectors::sparse(self.width, rows)));
         Ok(())
     }
 }

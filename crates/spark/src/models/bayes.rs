@@ -8,7 +8,7 @@ use super::super::numeric::softmax;
 use super::super::table::VectorRow;
 use super::super::unsupported;
 use super::super::vector::{DenseMatrix, read_vector};
-use super::predict::{ClassModel, Classifier, decision};
+use super::predict::{ClassModel, SparkClassifier, decision};
 use tensorserve_tensor::error::Result;
 
 /// What features a model takes.
@@ -28,7 +28,7 @@ struct LinearBayes {
     is_complement: bool,
 }
 
-impl Classifier for LinearBayes {
+impl SparkClassifier for LinearBayes {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let weights = self.weights.chunks_exact(self.width.max(1));
         for ((raw, constant), weights) in raw.iter_mut().zip(&self.constants).zip(weights) {
@@ -67,7 +67,7 @@ struct GaussianBayes {
     logs: Vec<f64>,
 }
 
-impl Classifier for GaussianBayes {
+impl SparkClassifier for GaussianBayes {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let mut dense = Vec::new();
         let row = match row {
@@ -111,7 +111,7 @@ pub(in super::super) fn bayes(folder: &StageFolder) -> Result<ClassModel> {
     }
     let linear = |constants: Vec<f64>, weights: Vec<f64>, accepted, is_complement| {
         let model = LinearBayes { constants, weights, width, accepted, is_complement };
-        Box::new(model) as Box<dyn Classifier>
+        Box::new(model) as Box<dyn SparkClassifier>
     };
     let classifier = match folder.text("modelType", "multinomial")? {
         "multinomial" => linear(priors, theta.values, Accepted::NotNegative, false),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use super::super::folder::StageFolder;
 use super::super::schema::{ColumnKind, Schema};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, dot};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, dot};
 use super::super::vector::read_vectors;
 use super::super::{damaged, float, index_of, unsupported};
 use super::predict::{features, prediction_name};
@@ -90,14 +90,14 @@ impl ClusterStage {
     }
 }
 
-impl Stage for ClusterStage {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for ClusterStage {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let mut numbers = Vec::with_capacity(table.rows);
         table.vectors(self.features)?.for_dense_rows(table.rows, |_, row| {
             numbers.push(self.number(row));
             Ok(())
         })?;
-        table.put(self.prediction, Column::Numbers(Cow::Owned(numbers)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(numbers)));
         Ok(())
     }
 }
@@ -106,7 +106,7 @@ fn stage(
     folder: &StageFolder,
     schema: &mut Schema,
     clusters: Vec<Cluster>,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let distance = Distance::read(folder)?;
     let width = clusters.first().map_or(0, |cluster| cluster.center.values.len());
     if width == 0 || clusters.iter().any(|cluster| cluster.center.values.len() != width) {
@@ -121,7 +121,7 @@ fn stage(
 pub(in super::super) fn kmeans(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let table = folder.table("data")?;
     let numbers = table.list("clusterIdx").to_vec();
     let centers = read_vectors(&table, "clusterCenter")?;
@@ -144,7 +144,7 @@ pub(in super::super) fn kmeans(
 pub(in super::super) fn bisecting_kmeans(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     // A model of MLlib, in a folder of its own.
     let inner = StageFolder::open(&folder.path.join("data"))?;
     let table = folder.table("data/data")?;

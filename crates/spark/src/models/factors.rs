@@ -4,10 +4,10 @@ use super::super::damaged;
 use super::super::folder::StageFolder;
 use super::super::numeric::logistic;
 use super::super::schema::Schema;
-use super::super::stage::Stage;
+use super::super::stage::PipelineStage;
 use super::super::table::VectorRow;
 use super::super::vector::{DenseMatrix, read_vector};
-use super::predict::{ClassModel, Classifier, Regressor, decision, regression};
+use super::predict::{ClassModel, SparkClassifier, SparkRegressor, decision, regression};
 use tensorserve_tensor::error::Result;
 
 /// A sum, and the products of all pairs of features by their factors.
@@ -37,7 +37,7 @@ impl Factors {
     }
 }
 
-impl Regressor for Factors {
+impl SparkRegressor for Factors {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         let (mut sums, mut squares) = (vec![0.0; self.size], vec![0.0; self.size]);
         let mut add = |feature: usize, value: f64| {
@@ -63,7 +63,7 @@ impl Regressor for Factors {
 
 struct TwoClasses(Factors);
 
-impl Classifier for TwoClasses {
+impl SparkClassifier for TwoClasses {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let sum = self.0.predict(row);
         raw.iter_mut().zip([-sum, sum]).for_each(|(raw, value)| *raw = value);
@@ -92,7 +92,7 @@ pub(in super::super) fn factor_classifier(folder: &StageFolder) -> Result<ClassM
 pub(in super::super) fn factor_regressor(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let factors = Factors::read(folder)?;
     regression(folder, schema, Some(factors.linear.len()), Box::new(factors))
 }

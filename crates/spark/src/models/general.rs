@@ -6,11 +6,11 @@ use std::borrow::Cow;
 
 use super::super::folder::StageFolder;
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, VectorRow};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, VectorRow};
 use super::super::vector::read_vector;
 use super::super::{damaged, unsupported};
-use super::predict::{Regressor, features, prediction_name, regression};
+use super::predict::{SparkRegressor, features, prediction_name, regression};
 use tensorserve_tabular::numeric::Link;
 use tensorserve_tensor::error::Result;
 
@@ -93,7 +93,7 @@ fn read_sum(folder: &StageFolder) -> Result<(Vec<f64>, f64)> {
 pub(in super::super) fn generalized(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let (coefficients, intercept) = read_sum(folder)?;
     let family = folder.text("family", "gaussian")?.to_lowercase();
     let link = read_link(folder, &family)?;
@@ -129,8 +129,8 @@ pub(in super::super) fn generalized(
     }))
 }
 
-impl Stage for GeneralizedLinear {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for GeneralizedLinear {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.features)?;
         let offsets = self.offset.map(|offset| table.numbers(offset)).transpose()?;
         let sums = (0..table.rows).map(|row| {
@@ -139,9 +139,9 @@ impl Stage for GeneralizedLinear {
         });
         let sums: Vec<f64> = sums.collect();
         let means = sums.iter().map(|sum| self.bounds.within(self.link.mean(*sum))).collect();
-        table.put(self.prediction, Column::Numbers(Cow::Owned(means)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(means)));
         if let Some(column) = self.link_prediction {
-            table.put(column, Column::Numbers(Cow::Owned(sums)));
+            table.put(column, SparkColumn::Numbers(Cow::Owned(sums)));
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ struct Survival {
     intercept: f64,
 }
 
-impl Regressor for Survival {
+impl SparkRegressor for Survival {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         (row.dot(&self.coefficients) + self.intercept).exp()
     }
@@ -162,7 +162,7 @@ impl Regressor for Survival {
 pub(in super::super) fn survival(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let (coefficients, intercept) = read_sum(folder)?;
     let width = coefficients.len();
     regression(folder, schema, Some(width), Box::new(Survival { coefficients, intercept }))

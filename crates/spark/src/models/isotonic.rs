@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::super::damaged;
 use super::super::folder::StageFolder;
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, VectorRow};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, VectorRow};
 use super::predict::prediction_name;
 use tensorserve_tabular::numeric::{Isotonic, Located};
 use tensorserve_tensor::error::Result;
@@ -22,7 +22,7 @@ struct IsotonicStage {
 pub(in super::super) fn isotonic(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     let boundaries = data.list("boundaries").to_vec();
     let predictions = data.list("predictions").to_vec();
@@ -47,10 +47,10 @@ impl IsotonicStage {
     }
 }
 
-impl Stage for IsotonicStage {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for IsotonicStage {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let predictions = match table.column(self.input)? {
-            Column::Vectors(vectors) => {
+            SparkColumn::Vectors(vectors) => {
                 let element = |row: usize| match vectors.row(row) {
                     VectorRow::Dense(values) => values.get(self.element).copied(),
                     VectorRow::Sparse(entries) => entries
@@ -61,11 +61,11 @@ impl Stage for IsotonicStage {
                 let rows = 0..table.rows;
                 rows.map(|row| self.predict(element(row).unwrap_or(0.0))).collect()
             }
-            Column::Numbers(_) | Column::Texts(_) | Column::Words(_) => {
+            SparkColumn::Numbers(_) | SparkColumn::Texts(_) | SparkColumn::Words(_) => {
                 table.numbers(self.input)?.iter().map(|value| self.predict(*value)).collect()
             }
         };
-        table.put(self.prediction, Column::Numbers(Cow::Owned(predictions)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(predictions)));
         Ok(())
     }
 }

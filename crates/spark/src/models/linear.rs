@@ -5,9 +5,9 @@ use super::super::folder::StageFolder;
 use super::super::numeric::{logistic, softmax};
 use super::super::parameters::{BinaryThreshold, LinearParameters, PredictionRule};
 use super::super::schema::Schema;
-use super::super::stage::Stage;
+use super::super::stage::PipelineStage;
 use super::super::table::VectorRow;
-use super::predict::{ClassModel, Classifier, Decision, Regressor, regression};
+use super::predict::{ClassDecision, ClassModel, SparkClassifier, SparkRegressor, regression};
 use tensorserve_tensor::error::{Error, Result};
 
 /// One sum, or one for each class.
@@ -27,7 +27,7 @@ impl Sums {
     }
 }
 
-impl Regressor for Sums {
+impl SparkRegressor for Sums {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         let mut sums = [0.0];
         self.write(row, &mut sums);
@@ -38,7 +38,7 @@ impl Regressor for Sums {
 /// Two classes, whose raw values are a sum and its opposite.
 struct TwoClasses(Sums);
 
-impl Classifier for TwoClasses {
+impl SparkClassifier for TwoClasses {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let sum = self.0.predict(row);
         raw.copy_from_slice(&[-sum, sum]);
@@ -56,7 +56,7 @@ impl Classifier for TwoClasses {
 /// A sum for each class.
 struct ManyClasses(Sums);
 
-impl Classifier for ManyClasses {
+impl SparkClassifier for ManyClasses {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         self.0.write(row, raw);
     }
@@ -79,16 +79,16 @@ pub(in super::super) fn class_model(
 ) -> Result<ClassModel> {
     let (sums, rule) = sums_of(parameters)?;
     let (features, classes) = (Some(sums.features), sums.intercepts.len().max(2));
-    let (classifier, decision): (Box<dyn Classifier>, Decision) = match rule {
+    let (classifier, decision): (Box<dyn SparkClassifier>, ClassDecision) = match rule {
         PredictionRule::Threshold(threshold)
         | PredictionRule::Binary(BinaryThreshold::Sum(threshold)) => {
-            (Box::new(TwoClasses(sums)), Decision::Above(threshold))
+            (Box::new(TwoClasses(sums)), ClassDecision::Above(threshold))
         }
         PredictionRule::Multinomial { thresholds } if thresholds.is_empty() => {
-            (Box::new(ManyClasses(sums)), Decision::Largest)
+            (Box::new(ManyClasses(sums)), ClassDecision::Largest)
         }
         PredictionRule::Multinomial { thresholds } => {
-            (Box::new(ManyClasses(sums)), Decision::Thresholds(thresholds))
+            (Box::new(ManyClasses(sums)), ClassDecision::Thresholds(thresholds))
         }
         PredictionRule::Regression | PredictionRule::Binary(_) | PredictionRule::Pivot => {
             return Err(Error::internal("a model of MLlib cannot be a stage"));
@@ -112,7 +112,7 @@ pub(in super::super) fn svc_model(folder: &StageFolder) -> Result<ClassModel> {
 pub(in super::super) fn linear(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let rule = PredictionRule::Regression;
     let (sums, _) = sums_of(single_sum(&folder.data()?, "coefficients", rule)?)?;
     regression(folder, schema, Some(sums.features), Box::new(sums))

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use super::super::folder::StageFolder;
 use super::super::numeric::argmax;
 use super::super::schema::{ColumnKind, Schema};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, Vectors, dot};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, Vectors, dot};
 use super::super::vector::{read_matrices, read_vectors};
 use super::super::{MAX_CLASSES, damaged, float, unsupported};
 use super::predict::{features, prediction_name};
@@ -130,7 +130,7 @@ struct MixtureStage {
 pub(in super::super) fn mixture(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let data = folder.data()?;
     let weights = data.list("weights");
     let (means, covariances) = (read_vectors(&data, "mus")?, read_matrices(&data, "sigmas")?);
@@ -162,8 +162,8 @@ pub(in super::super) fn mixture(
     Ok(Box::new(MixtureStage { features, prediction, probability, gaussians }))
 }
 
-impl Stage for MixtureStage {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for MixtureStage {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let count = self.gaussians.len();
         let (mut all, mut predictions) = (Vec::with_capacity(count * table.rows), Vec::new());
         table.vectors(self.features)?.for_dense_rows(table.rows, |_, row| {
@@ -176,9 +176,9 @@ impl Stage for MixtureStage {
             predictions.push(argmax(own.iter().copied()));
             Ok(())
         })?;
-        table.put(self.prediction, Column::Numbers(Cow::Owned(predictions)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(predictions)));
         if let Some(probability) = self.probability {
-            table.put(probability, Column::Vectors(Vectors::dense(count, all)));
+            table.put(probability, SparkColumn::Vectors(Vectors::dense(count, all)));
         }
         Ok(())
     }

@@ -5,20 +5,20 @@ use super::super::folder::StageFolder;
 use super::super::numeric::{logistic, softmax};
 use super::super::table::VectorRow;
 use super::super::vector::read_vector;
-use super::predict::{ClassModel, Classifier, decision};
+use super::predict::{ClassModel, SparkClassifier, decision};
 use tensorserve_tensor::error::Result;
 
 /// A layer: a sum for each of its units.
-struct Layer {
+struct PerceptronLayer {
     inputs: usize,
     /// The weights of one unit after the other.
     weights: Vec<f64>,
     biases: Vec<f64>,
 }
 
-struct Network(Vec<Layer>);
+struct MultilayerPerceptron(Vec<PerceptronLayer>);
 
-impl Classifier for Network {
+impl SparkClassifier for MultilayerPerceptron {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let last = self.0.len().saturating_sub(1);
         let mut values: Vec<f64> = Vec::new();
@@ -62,13 +62,13 @@ pub(in super::super) fn network(folder: &StageFolder) -> Result<ClassModel> {
         for unit in 0..units {
             by_unit.extend(own.iter().skip(unit).step_by(units));
         }
-        layers.push(Layer { inputs, weights: by_unit, biases: biases.to_vec() });
+        layers.push(PerceptronLayer { inputs, weights: by_unit, biases: biases.to_vec() });
     }
     if !rest.is_empty() {
         return Err(wrong());
     }
     let (features, classes) = (sizes.first().copied(), sizes.last().copied().unwrap_or(0));
     let decision = decision(folder, classes)?;
-    let classifier = Box::new(Network(layers));
+    let classifier = Box::new(MultilayerPerceptron(layers));
     Ok(ClassModel { classifier, classes, decision, features, has_probabilities: true })
 }

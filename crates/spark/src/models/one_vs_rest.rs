@@ -4,12 +4,12 @@ use super::super::damaged;
 use super::super::folder::StageFolder;
 use super::super::table::VectorRow;
 use super::super::{MAX_CLASSES, unsupported};
-use super::predict::{ClassModel, Classifier, Decision};
+use super::predict::{ClassDecision, ClassModel, SparkClassifier};
 use tensorserve_tensor::error::Result;
 
 struct OneVsRest(Vec<ClassModel>);
 
-impl Classifier for OneVsRest {
+impl SparkClassifier for OneVsRest {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         for (raw, model) in raw.iter_mut().zip(&self.0) {
             let mut both = [0.0; 2];
@@ -49,7 +49,7 @@ pub(in super::super) fn one_vs_rest(
     if models.iter().any(|model| model.features != features) {
         return Err(damaged("its models differ in their numbers of features"));
     }
-    let decision = Decision::Largest;
+    let decision = ClassDecision::Largest;
     let classifier = Box::new(OneVsRest(models));
     Ok(ClassModel { classifier, classes, decision, features, has_probabilities: false })
 }

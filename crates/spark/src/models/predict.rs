@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use super::super::folder::StageFolder;
 use super::super::numeric::argmax;
 use super::super::schema::{ColumnKind, Schema, Wanted};
-use super::super::stage::Stage;
-use super::super::table::{Column, Table, VectorRow, Vectors};
+use super::super::stage::PipelineStage;
+use super::super::table::{SparkColumn, SparkTable, VectorRow, Vectors};
 use super::super::{MAX_CLASSES, damaged, unsupported};
 use tensorserve_tensor::error::Result;
 
 /// A model of numbers.
-pub(in super::super) trait Regressor: Send + Sync {
+pub(in super::super) trait SparkRegressor: Send + Sync {
     fn predict(&self, row: VectorRow<'_>) -> f64;
 }
 
 /// A model of classes.
-pub(in super::super) trait Classifier: Send + Sync {
+pub(in super::super) trait SparkClassifier: Send + Sync {
     /// Writes what the model has for each class.
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]);
 
@@ -31,7 +31,7 @@ pub(in super::super) trait Classifier: Send + Sync {
 
 /// How a class is chosen.
 #[derive(Clone, Debug)]
-pub(in super::super) enum Decision {
+pub(in super::super) enum ClassDecision {
     /// The one with the largest raw value.
     Largest,
     /// The one with the largest probability, each divided by its threshold.
@@ -42,9 +42,9 @@ pub(in super::super) enum Decision {
 
 /// A classifier of so many classes.
 pub(in super::super) struct ClassModel {
-    pub(in super::super) classifier: Box<dyn Classifier>,
+    pub(in super::super) classifier: Box<dyn SparkClassifier>,
     pub(in super::super) classes: usize,
-    pub(in super::super) decision: Decision,
+    pub(in super::super) decision: ClassDecision,
     /// The number of features, if it is known.
     pub(in super::super) features: Option<usize>,
     /// Whether it has probabilities.
@@ -52,11 +52,13 @@ pub(in super::super) struct ClassModel {
 }
 
 /// The decision by the parameter `thresholds`.
-pub(in super::super) fn decision(folder: &StageFolder, classes: usize) -> Result<Decision> {
+pub(in super::super) fn decision(folder: &StageFolder, classes: usize) -> Result<ClassDecision> {
     match folder.numbers("thresholds")? {
-        None => Ok(Decision::Largest),
-        Some(thresholds) if thresholds.is_empty() => Ok(Decision::Largest),
-        Some(thresholds) if thresholds.len() == classes => Ok(Decision::Thresholds(thresholds)),
+        None => Ok(ClassDecision::Largest),
+        Some(thresholds) if thresholds.is_empty() => Ok(ClassDecision::Largest),
+        Some(thresholds) if thresholds.len() == classes => {
+            Ok(ClassDecision::Thresholds(thresholds))
+        }
         Some(thresholds) => {
             let have = thresholds.len();
             Err(damaged(format!("it has {have} thresholds for {classes} classes")))
@@ -68,11 +70,11 @@ impl ClassModel {
     /// The class of a row with these raw values and probabilities.
     fn decide(&self, raw: &[f64], probabilities: &[f64]) -> f64 {
         match &self.decision {
-            Decision::Largest => argmax(raw.iter().copied()),
-            Decision::Above(threshold) => {
+            ClassDecision::Largest => argmax(raw.iter().copied()),
+            ClassDecision::Above(threshold) => {
                 f64::from(u8::from(raw.get(1).is_some_and(|raw| raw > threshold)))
             }
-            Decision::Thresholds(thresholds) => {
+            ClassDecision::Thresholds(thresholds) => {
                 let scaled = probabilities.iter().zip(thresholds);
                 let (mut best, mut largest) = (0u32, f64::NEG_INFINITY);
                 for (class, (probability, threshold)) in (0u32..).zip(scaled) {
@@ -109,27 +111,27 @@ pub(in super::super) fn prediction_name(folder: &StageFolder) -> Result<&str> {
 struct RegressionStage {
     features: usize,
     prediction: usize,
-    model: Box<dyn Regressor>,
+    model: Box<dyn SparkRegressor>,
 }
 
 pub(in super::super) fn regression(
     folder: &StageFolder,
     schema: &mut Schema,
     width: Option<usize>,
-    model: Box<dyn Regressor>,
-) -> Result<Box<dyn Stage>> {
+    model: Box<dyn SparkRegressor>,
+) -> Result<Box<dyn PipelineStage>> {
     let features = features(folder, schema, width)?;
     let prediction = schema.make(prediction_name(folder)?, ColumnKind::Number)?;
     schema.add_output(prediction);
     Ok(Box::new(RegressionStage { features, prediction, model }))
 }
 
-impl Stage for RegressionStage {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for RegressionStage {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.features)?;
         let predictions = (0..table.rows).map(|row| self.model.predict(vectors.row(row)));
         let predictions = predictions.collect();
-        table.put(self.prediction, Column::Numbers(Cow::Owned(predictions)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(predictions)));
         Ok(())
     }
 }
@@ -148,7 +150,7 @@ pub(in super::super) fn classification(
     folder: &StageFolder,
     schema: &mut Schema,
     model: ClassModel,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let classes = model.classes;
     if classes > MAX_CLASSES {
         return Err(unsupported(format!("a model of more than {MAX_CLASSES} classes")));
@@ -168,8 +170,8 @@ pub(in super::super) fn classification(
     Ok(Box::new(ClassificationStage { name, features, prediction, raw, probability, model }))
 }
 
-impl Stage for ClassificationStage {
-    fn run(&self, table: &mut Table<'_>) -> Result<()> {
+impl PipelineStage for ClassificationStage {
+    fn run(&self, table: &mut SparkTable<'_>) -> Result<()> {
         let vectors = table.vectors(self.features)?;
         let classes = self.model.classes;
         let mut raws = vec![0.0; table.rows * classes];
@@ -191,12 +193,12 @@ impl Stage for ClassificationStage {
             }
             predictions.push(self.model.decide(raw, probability));
         }
-        table.put(self.prediction, Column::Numbers(Cow::Owned(predictions)));
+        table.put(self.prediction, SparkColumn::Numbers(Cow::Owned(predictions)));
         if let Some(raw) = self.raw {
-            table.put(raw, Column::Vectors(Vectors::dense(classes, raws)));
+            table.put(raw, SparkColumn::Vectors(Vectors::dense(classes, raws)));
         }
         if let Some(probability) = self.probability {
-            table.put(probability, Column::Vectors(Vectors::dense(classes, probabilities)));
+            table.put(probability, SparkColumn::Vectors(Vectors::dense(classes, probabilities)));
         }
         Ok(())
     }

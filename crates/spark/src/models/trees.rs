@@ -9,10 +9,12 @@ use super::super::numeric::{logistic, normalize};
 use super::super::parquet::ParquetColumns;
 use super::super::parquet::column::NestedColumn;
 use super::super::schema::Schema;
-use super::super::stage::Stage;
+use super::super::stage::PipelineStage;
 use super::super::table::VectorRow;
 use super::super::{damaged, float, index_of};
-use super::predict::{ClassModel, Classifier, Decision, Regressor, decision, regression};
+use super::predict::{
+    ClassDecision, ClassModel, SparkClassifier, SparkRegressor, decision, regression,
+};
 use tensorserve_tabular::trees::{
     self, BitSets, Leaf, Row, SplitAt, Splits, StoredNode, TreeShape, word_and_bit,
 };
@@ -59,7 +61,7 @@ impl Row<f64> for VectorRow<'_> {
 }
 
 /// The columns of the nodes of trees.
-struct NodeColumns<'p> {
+struct SparkNodeColumns<'p> {
     ids: &'p [f64],
     predictions: &'p [f64],
     lefts: &'p [f64],
@@ -70,7 +72,7 @@ struct NodeColumns<'p> {
     stats: &'p NestedColumn,
 }
 
-impl<'p> NodeColumns<'p> {
+impl<'p> SparkNodeColumns<'p> {
     fn read(table: &'p ParquetColumns, prefix: &str) -> Result<Self> {
         let missing = |name: &str| damaged(format!("its nodes have no {name}"));
         let flat = |name: &str| {
@@ -82,7 +84,7 @@ impl<'p> NodeColumns<'p> {
             let column = table.column(&format!("{prefix}{name}"));
             column.filter(|column| column.depth() == 1).ok_or_else(|| missing(name))
         };
-        Ok(NodeColumns {
+        Ok(SparkNodeColumns {
             ids: flat("id")?,
             predictions: flat("prediction")?,
             lefts: flat("leftChild")?,
@@ -98,7 +100,7 @@ impl<'p> NodeColumns<'p> {
     fn add_tree(
         &self,
         mut rows: Vec<usize>,
-        forest: &mut Forest,
+        forest: &mut SparkForest,
         left_over: &mut usize,
     ) -> Result<()> {
         let at = |column: &[f64], row: usize| column.get(row).copied().unwrap_or(f64::NAN);
@@ -188,19 +190,19 @@ fn sizes(folder: &StageFolder, is_classifier: bool) -> Result<(usize, usize)> {
     }
 }
 
-fn read_tree(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
+fn read_tree(folder: &StageFolder, is_classifier: bool) -> Result<SparkForest> {
     let (features, classes) = sizes(folder, is_classifier)?;
     let table = folder.table("data")?;
-    let mut forest = Forest::new(features, classes);
+    let mut forest = SparkForest::new(features, classes);
     let mut left_over = MAX_CATEGORIES;
     let rows = (0..table.rows).collect();
-    NodeColumns::read(&table, "")?.add_tree(rows, &mut forest, &mut left_over)?;
+    SparkNodeColumns::read(&table, "")?.add_tree(rows, &mut forest, &mut left_over)?;
     Ok(forest)
 }
 
 /// Trees with their weights.
 #[derive(Default)]
-struct Forest {
+struct SparkForest {
     trees: trees::Forest<SparkSplits>,
     weights: Vec<f64>,
     features: usize,
@@ -208,9 +210,9 @@ struct Forest {
     classes: usize,
 }
 
-impl Forest {
+impl SparkForest {
     fn new(features: usize, classes: usize) -> Self {
-        Forest { features, classes, ..Forest::default() }
+        SparkForest { features, classes, ..SparkForest::default() }
     }
 
     /// The sum of what `take` makes of each tree, by its number and the values of the leaf of `row`.
@@ -227,10 +229,10 @@ fn prediction(leaf: &[f64]) -> f64 {
     leaf.first().copied().unwrap_or(f64::NAN)
 }
 
-fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
+fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<SparkForest> {
     let (features, classes) = sizes(folder, is_classifier)?;
     let table = folder.table("data")?;
-    let columns = NodeColumns::read(&table, "nodeData.")?;
+    let columns = SparkNodeColumns::read(&table, "nodeData.")?;
     let mut rows: Vec<Vec<usize>> = Vec::new();
     for (row, id) in table.list("treeID").iter().enumerate() {
         let id = index_of(*id);
@@ -245,7 +247,7 @@ fn read_forest(folder: &StageFolder, is_classifier: bool) -> Result<Forest> {
             rows.push(row);
         }
     }
-    let mut forest = Forest::new(features, classes);
+    let mut forest = SparkForest::new(features, classes);
     let mut left_over = MAX_CATEGORIES;
     for rows in rows {
         columns.add_tree(rows, &mut forest, &mut left_over)?;
@@ -275,15 +277,15 @@ fn read_weights(folder: &StageFolder, count: usize) -> Result<Vec<f64>> {
 }
 
 /// A single tree.
-struct OneTree(Forest);
+struct OneTree(SparkForest);
 
-impl Regressor for OneTree {
+impl SparkRegressor for OneTree {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         self.0.sum(row, |_, leaf| prediction(leaf))
     }
 }
 
-impl Classifier for OneTree {
+impl SparkClassifier for OneTree {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         self.0.trees.for_each_leaf(iter::once(row), |_, _, leaf| {
             raw.iter_mut().zip(leaf).for_each(|(raw, stat)| *raw = *stat);
@@ -296,15 +298,15 @@ impl Classifier for OneTree {
 }
 
 /// The mean of trees.
-struct MeanForest(Forest);
+struct MeanForest(SparkForest);
 
-impl Regressor for MeanForest {
+impl SparkRegressor for MeanForest {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         self.0.sum(row, |_, leaf| prediction(leaf)) / float(self.0.trees.len())
     }
 }
 
-impl Classifier for MeanForest {
+impl SparkClassifier for MeanForest {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         raw.fill(0.0);
         self.0.trees.for_each_leaf(iter::once(row), |_, _, stats| {
@@ -321,16 +323,16 @@ impl Classifier for MeanForest {
 }
 
 /// The weighted sum of trees.
-struct BoostedTrees(Forest);
+struct SparkBoostedTrees(SparkForest);
 
-impl Regressor for BoostedTrees {
+impl SparkRegressor for SparkBoostedTrees {
     fn predict(&self, row: VectorRow<'_>) -> f64 {
         let weight = |tree| self.0.weights.get(tree).copied().unwrap_or(f64::NAN);
         self.0.sum(row, |tree, leaf| prediction(leaf) * weight(tree))
     }
 }
 
-impl Classifier for BoostedTrees {
+impl SparkClassifier for SparkBoostedTrees {
     fn raw(&self, row: VectorRow<'_>, raw: &mut [f64]) {
         let margin = self.predict(row);
         raw.iter_mut().zip([-margin, margin]).for_each(|(raw, value)| *raw = value);
@@ -357,16 +359,16 @@ pub(in super::super) fn forest_classifier(folder: &StageFolder) -> Result<ClassM
 
 pub(in super::super) fn boosted_classifier(folder: &StageFolder) -> Result<ClassModel> {
     let forest = read_forest(folder, false)?;
-    class_model(folder, 2, forest.features, Box::new(BoostedTrees(forest)))
+    class_model(folder, 2, forest.features, Box::new(SparkBoostedTrees(forest)))
 }
 
 fn class_model(
     folder: &StageFolder,
     classes: usize,
     features: usize,
-    classifier: Box<dyn Classifier>,
+    classifier: Box<dyn SparkClassifier>,
 ) -> Result<ClassModel> {
-    let decision: Decision = decision(folder, classes)?;
+    let decision: ClassDecision = decision(folder, classes)?;
     let features = Some(features);
     Ok(ClassModel { classifier, classes, decision, features, has_probabilities: true })
 }
@@ -374,7 +376,7 @@ fn class_model(
 pub(in super::super) fn tree_regressor(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let tree = read_tree(folder, false)?;
     regression(folder, schema, Some(tree.features), Box::new(OneTree(tree)))
 }
@@ -382,7 +384,7 @@ pub(in super::super) fn tree_regressor(
 pub(in super::super) fn forest_regressor(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let forest = read_forest(folder, false)?;
     regression(folder, schema, Some(forest.features), Box::new(MeanForest(forest)))
 }
@@ -390,7 +392,7 @@ pub(in super::super) fn forest_regressor(
 pub(in super::super) fn boosted_regressor(
     folder: &StageFolder,
     schema: &mut Schema,
-) -> Result<Box<dyn Stage>> {
+) -> Result<Box<dyn PipelineStage>> {
     let forest = read_forest(folder, false)?;
-    regression(folder, schema, Some(forest.features), Box::new(BoostedTrees(forest)))
+    regression(folder, schema, Some(forest.features), Box::new(SparkBoostedTrees(forest)))
 }

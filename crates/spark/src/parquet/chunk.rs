@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::column::{Levels, NestedColumn};
+use super::column::{NestedColumn, PageLevels};
 use super::leaf::LeafColumn;
 use super::{damaged, unsupported};
 use parquet::basic::{Encoding, Type as PhysicalType};
@@ -32,7 +32,8 @@ pub(super) fn read_chunk(
     let pages = group.get_column_page_reader(index).map_err(unreadable)?;
     let (sender, receiver) = channel();
     let total = group.metadata().column(index).num_values();
-    let mut chunk = Chunk { pages, sender, leaf, has_dictionary: false, seen: 0, budget };
+    let mut chunk =
+        ColumnChunkReader { pages, sender, leaf, has_dictionary: false, seen: 0, budget };
     let pages = Box::new(AllowedPages(receiver));
     match get_column_reader(Arc::clone(&leaf.descriptor), pages) {
         ColumnReader::BoolColumnReader(reader) => {
@@ -95,7 +96,7 @@ impl Iterator for AllowedPages {
 }
 
 /// A column in a row group, while it is read.
-struct Chunk<'r> {
+struct ColumnChunkReader<'r> {
     pages: Box<dyn PageReader>,
     /// Leads to [`AllowedPages`].
     sender: Sender<Page>,
@@ -106,7 +107,7 @@ struct Chunk<'r> {
     budget: &'r mut usize,
 }
 
-impl Chunk<'_> {
+impl ColumnChunkReader<'_> {
     fn read_numbers<T: DataType>(
         &mut self,
         reader: ColumnReaderImpl<T>,
@@ -136,7 +137,7 @@ impl Chunk<'_> {
     fn read<T: DataType>(
         &mut self,
         mut reader: ColumnReaderImpl<T>,
-        mut add: impl FnMut(&mut Self, &Levels, &[T::T]) -> Result<()>,
+        mut add: impl FnMut(&mut Self, &PageLevels, &[T::T]) -> Result<()>,
     ) -> Result<()> {
         let (mut definition, mut repetition, mut values) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(page) = self.pages.get_next_page().map_err(unreadable)? {
@@ -155,7 +156,7 @@ impl Chunk<'_> {
             });
             self.spend(starts.sum::<usize>().saturating_mul(size_of::<usize>()))?;
             let levels =
-                Levels { leaf: self.leaf, repetition: &repetition, definition: &definition };
+                PageLevels { leaf: self.leaf, repetition: &repetition, definition: &definition };
             add(self, &levels, &values)?;
             definition.clear();
             repetition.clear();

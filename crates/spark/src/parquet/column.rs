@@ -13,7 +13,7 @@ enum ColumnValues {
 }
 
 /// The levels of the values of a page, nulls included.
-pub(super) struct Levels<'l> {
+pub(super) struct PageLevels<'l> {
     pub(super) leaf: &'l LeafColumn,
     pub(super) repetition: &'l [i16],
     pub(super) definition: &'l [i16],
@@ -96,7 +96,7 @@ impl NestedColumn {
     /// Adds the numbers of a page; `None` if they do not fit their levels, or the column is one of texts.
     pub(super) fn extend_numbers(
         &mut self,
-        levels: &Levels,
+        levels: &PageLevels,
         mut numbers: impl Iterator<Item = f64>,
     ) -> Option<()> {
         self.extend_with(levels, |values, is_present| {
@@ -109,7 +109,7 @@ impl NestedColumn {
     /// Adds the texts of a page; `None` if they do not fit their levels, or the column is one of numbers.
     pub(super) fn extend_texts(
         &mut self,
-        levels: &Levels,
+        levels: &PageLevels,
         mut texts: impl Iterator<Item = Arc<str>>,
     ) -> Option<()> {
         self.extend_with(levels, |values, is_present| {
@@ -121,10 +121,10 @@ impl NestedColumn {
 
     fn extend_with(
         &mut self,
-        levels: &Levels,
+        levels: &PageLevels,
         mut push: impl FnMut(&mut ColumnValues, bool) -> Option<()>,
     ) -> Option<()> {
-        let Levels { leaf, repetition, definition } = levels;
+        let PageLevels { leaf, repetition, definition } = levels;
         for (repetition, definition) in repetition.iter().zip(*definition) {
             let first = usize::try_from(*repetition).ok()?;
             if first > leaf.depth() || *definition > leaf.max_definition() {
