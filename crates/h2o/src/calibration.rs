@@ -9,7 +9,7 @@ use tensorserve_tabular::numeric::{Isotonic, Located, logistic};
 use tensorserve_tensor::error::{Error, Result};
 
 /// How probabilities are calibrated.
-pub(super) enum Calibration {
+pub(super) enum MojoCalibration {
     /// A logistic regression on the probability of the first class: factor and intercept.
     Platt(f64, f64),
     Isotonic {
@@ -19,7 +19,7 @@ pub(super) enum Calibration {
     },
 }
 
-impl Calibration {
+impl MojoCalibration {
     /// The calibration of a model, if it has one.
     pub(super) fn read(files: &MojoFiles, head: &MojoHead) -> Result<Option<Self>> {
         let info = &head.info;
@@ -29,7 +29,7 @@ impl Calibration {
         }
         match method {
             "platt" => match *info.numbers("calib_glm_beta")? {
-                [factor, intercept] => Ok(Some(Calibration::Platt(factor, intercept))),
+                [factor, intercept] => Ok(Some(MojoCalibration::Platt(factor, intercept))),
                 _ => Err(Error::damaged("model.ini: calib_glm_beta does not have two numbers")),
             },
             "isotonic" => read_isotonic(files, info).map(Some),
@@ -40,9 +40,9 @@ impl Calibration {
     /// The calibrated probability of the second class.
     pub(super) fn second(&self, first: f64, second: f64) -> f64 {
         match self {
-            Calibration::Platt(factor, intercept) => logistic(first * factor + intercept),
-            Calibration::Isotonic { .. } if second.is_nan() => f64::NAN,
-            Calibration::Isotonic { least, most, points } => {
+            MojoCalibration::Platt(factor, intercept) => logistic(first * factor + intercept),
+            MojoCalibration::Isotonic { .. } if second.is_nan() => f64::NAN,
+            MojoCalibration::Isotonic { least, most, points } => {
                 let bounded = if second < *least { *least } else { second.min(*most) };
                 interpolate(points, bounded)
             }
@@ -50,13 +50,13 @@ impl Calibration {
     }
 }
 
-fn read_isotonic(files: &MojoFiles, info: &MojoInfo) -> Result<Calibration> {
+fn read_isotonic(files: &MojoFiles, info: &MojoInfo) -> Result<MojoCalibration> {
     let (least, most) = (info.number("calib_min_x")?, info.number("calib_max_x")?);
     let xs = files.counted_floats("calib/thresholds_x")?;
     let points = Isotonic::new(xs, files.counted_floats("calib/thresholds_y")?);
     let points =
         points.ok_or_else(|| Error::damaged("the points of the calibration are not pairs"))?;
-    Ok(Calibration::Isotonic { least, most, points })
+    Ok(MojoCalibration::Isotonic { least, most, points })
 }
 
 fn interpolate(points: &Isotonic, x: f64) -> f64 {

@@ -93,7 +93,7 @@ pub(super) fn add_tree(
         if count > bytes.len() / LEAST_NODE + 1 {
             return Err(Error::damaged("the parts of a tree overlap"));
         }
-        let mut reader = TreeReader { bytes, at: part.at };
+        let mut reader = CompressedTreeReader { bytes, at: part.at };
         if part.is_leaf {
             return Ok(StoredNode::Leaf(Leaf::Number(reader.float()?)));
         }
@@ -126,12 +126,12 @@ struct MojoSplit {
     missing_left: bool,
 }
 
-struct TreeReader<'b> {
+struct CompressedTreeReader<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
-impl<'b> TreeReader<'b> {
+impl<'b> CompressedTreeReader<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8]> {
         let end = self.at.checked_add(count);
         let taken = end.and_then(|end| self.bytes.get(self.at..end));

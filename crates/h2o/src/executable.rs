@@ -32,8 +32,8 @@ impl MojoModel {
     }
 
     /// The number of rows: the length of all columns.
-    fn count_rows(&self, columns: &[InputColumn]) -> Result<usize> {
-        let count = columns.first().map_or(0, InputColumn::len);
+    fn count_rows(&self, columns: &[MojoInputColumn]) -> Result<usize> {
+        let count = columns.first().map_or(0, MojoInputColumn::len);
         for (input, column) in self.inputs.iter().zip(columns) {
             let (name, len) = (&input.name, column.len());
             if len != count {
@@ -47,16 +47,22 @@ impl MojoModel {
     }
 
     /// Writes the features of the rows from `first` on.
-    fn fill(&self, columns: &[InputColumn], first: usize, rows: &mut [f64], offsets: &mut [f64]) {
+    fn fill(
+        &self,
+        columns: &[MojoInputColumn],
+        first: usize,
+        rows: &mut [f64],
+        offsets: &mut [f64],
+    ) {
         for (input, column) in self.inputs.iter().zip(columns) {
             match (&input.target, column) {
-                (InputTarget::Offset, InputColumn::Numbers(numbers)) => {
+                (InputTarget::Offset, MojoInputColumn::Numbers(numbers)) => {
                     for (row, offset) in (first..).zip(offsets.iter_mut()) {
                         let given = numbers.get(row).copied().filter(|offset| !offset.is_nan());
                         *offset = given.unwrap_or(0.0);
                     }
                 }
-                (InputTarget::Number(feature), InputColumn::Numbers(numbers)) => {
+                (InputTarget::Number(feature), MojoInputColumn::Numbers(numbers)) => {
                     for (row, features) in (first..).zip(rows.chunks_exact_mut(self.features)) {
                         let number = numbers.get(row).copied().unwrap_or(f64::NAN);
                         put(features, *feature, number);
@@ -82,7 +88,7 @@ impl MojoModel {
                     }
                 }
                 // The dtype of a column is that of its input.
-                (_, InputColumn::Text(_) | InputColumn::Texts(_)) => {}
+                (_, MojoInputColumn::Text(_) | MojoInputColumn::Texts(_)) => {}
             }
         }
     }
@@ -132,14 +138,14 @@ impl MojoOutput {
 }
 
 /// The values of an input.
-enum InputColumn<'t> {
+enum MojoInputColumn<'t> {
     Numbers(&'t [f64]),
     /// A single text, which needs no list.
     Text([&'t [u8]; 1]),
     Texts(Vec<&'t [u8]>),
 }
 
-impl<'t> InputColumn<'t> {
+impl<'t> MojoInputColumn<'t> {
     /// Reads the values of `input`, one for each row.
     fn read(input: &MojoInput, tensor: &'t Tensor) -> Result<Self> {
         let (name, shape) = (&input.name, tensor.shape());
@@ -151,11 +157,11 @@ impl<'t> InputColumn<'t> {
         let dtype = input.dtype();
         let column = if dtype == DType::String {
             tensor.strings().map(|strings| match (strings.len(), strings.iter().next()) {
-                (1, Some(text)) => InputColumn::Text([text]),
-                _ => InputColumn::Texts(strings.iter().collect()),
+                (1, Some(text)) => MojoInputColumn::Text([text]),
+                _ => MojoInputColumn::Texts(strings.iter().collect()),
             })
         } else {
-            tensor.values().map(InputColumn::Numbers)
+            tensor.values().map(MojoInputColumn::Numbers)
         };
         column.ok_or_else(|| {
             let has = tensor.dtype();
@@ -167,39 +173,39 @@ impl<'t> InputColumn<'t> {
 
     fn len(&self) -> usize {
         match self {
-            InputColumn::Numbers(values) => values.len(),
-            InputColumn::Text(values) => values.len(),
-            InputColumn::Texts(values) => values.len(),
+            MojoInputColumn::Numbers(values) => values.len(),
+            MojoInputColumn::Text(values) => values.len(),
+            MojoInputColumn::Texts(values) => values.len(),
         }
     }
 
     /// The texts; none of a column of numbers.
     fn texts(&self) -> &[&'t [u8]] {
         match self {
-            InputColumn::Numbers(_) => &[],
-            InputColumn::Text(values) => values,
-            InputColumn::Texts(values) => values,
+            MojoInputColumn::Numbers(_) => &[],
+            MojoInputColumn::Text(values) => values,
+            MojoInputColumn::Texts(values) => values,
         }
     }
 }
 
 /// The values of an output, while rows are scored.
-enum OutputColumn {
+enum MojoOutputColumn {
     Numbers(AlignedVec<f64>),
     Integers(AlignedVec<i64>),
     Texts(StringsBuilder),
 }
 
-impl OutputColumn {
+impl MojoOutputColumn {
     fn new(output: &MojoOutput, rows: usize) -> Self {
         match output.value {
-            OutputValue::Label => OutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
-            OutputValue::Integer => OutputColumn::Integers(aligned_vec(rows)),
+            OutputValue::Label => MojoOutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
+            OutputValue::Integer => MojoOutputColumn::Integers(aligned_vec(rows)),
             OutputValue::Number(_) | OutputValue::Calibrated(_) => {
-                OutputColumn::Numbers(aligned_vec(rows))
+                MojoOutputColumn::Numbers(aligned_vec(rows))
             }
             OutputValue::Numbers(_, count) => {
-                OutputColumn::Numbers(aligned_vec(rows.saturating_mul(count)))
+                MojoOutputColumn::Numbers(aligned_vec(rows.saturating_mul(count)))
             }
         }
     }
@@ -209,36 +215,36 @@ impl OutputColumn {
         for prediction in predictions.chunks_exact(model.width) {
             let at = |index: usize| prediction.get(index).copied().unwrap_or(f64::NAN);
             match (&mut *self, value) {
-                (OutputColumn::Texts(texts), _) => {
+                (MojoOutputColumn::Texts(texts), _) => {
                     let label = usize::try_from(java_int(at(0))).ok();
                     let label = label.and_then(|label| model.labels.get(label));
                     texts.push(label.map_or(b"", |label| label.as_bytes()));
                 }
-                (OutputColumn::Integers(integers), _) => integers.push(java_int(at(0)).into()),
-                (OutputColumn::Numbers(numbers), OutputValue::Numbers(first, count)) => {
+                (MojoOutputColumn::Integers(integers), _) => integers.push(java_int(at(0)).into()),
+                (MojoOutputColumn::Numbers(numbers), OutputValue::Numbers(first, count)) => {
                     let end = first.saturating_add(count);
                     numbers.extend_from_slice(prediction.get(first..end).unwrap_or_default());
                 }
-                (OutputColumn::Numbers(numbers), OutputValue::Calibrated(class)) => {
+                (MojoOutputColumn::Numbers(numbers), OutputValue::Calibrated(class)) => {
                     let second = match &model.calibration {
                         Some(calibration) => calibration.second(at(1), at(2)),
                         None => at(2),
                     };
                     numbers.push(if class == 0 { 1.0 - second } else { second });
                 }
-                (OutputColumn::Numbers(numbers), OutputValue::Number(index)) => {
+                (MojoOutputColumn::Numbers(numbers), OutputValue::Number(index)) => {
                     numbers.push(at(index));
                 }
-                (OutputColumn::Numbers(_), OutputValue::Label | OutputValue::Integer) => {}
+                (MojoOutputColumn::Numbers(_), OutputValue::Label | OutputValue::Integer) => {}
             }
         }
     }
 
     fn into_tensor(self, value: OutputValue, rows: usize) -> Result<Tensor> {
         match self {
-            OutputColumn::Texts(values) => Tensor::from_strings(Shape::vector(rows), values),
-            OutputColumn::Integers(values) => Tensor::from_vec(Shape::vector(rows), values),
-            OutputColumn::Numbers(values) => {
+            MojoOutputColumn::Texts(values) => Tensor::from_strings(Shape::vector(rows), values),
+            MojoOutputColumn::Integers(values) => Tensor::from_vec(Shape::vector(rows), values),
+            MojoOutputColumn::Numbers(values) => {
                 let OutputValue::Numbers(_, count) = value else {
                     return Tensor::from_vec(Shape::vector(rows), values);
                 };
@@ -255,12 +261,13 @@ impl Executable for MojoModel {
             return Err(Error::internal("the number of inputs is not that of the signature"));
         }
         let pairs = self.inputs.iter().zip(inputs);
-        let columns: Vec<InputColumn> =
-            pairs.map(|(input, tensor)| InputColumn::read(input, tensor)).collect::<Result<_>>()?;
+        let columns: Vec<MojoInputColumn> = pairs
+            .map(|(input, tensor)| MojoInputColumn::read(input, tensor))
+            .collect::<Result<_>>()?;
         let count = self.count_rows(&columns)?;
-        let mut outputs: Vec<OutputColumn> = Vec::with_capacity(self.outputs.len());
+        let mut outputs: Vec<MojoOutputColumn> = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
-            outputs.push(OutputColumn::new(output, count));
+            outputs.push(MojoOutputColumn::new(output, count));
         }
         let widest = self.features.max(self.width);
         let block = ROWS_PER_BLOCK.min(MAX_BLOCK / widest).clamp(1, count.max(1));

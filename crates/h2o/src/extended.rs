@@ -23,13 +23,13 @@ pub(super) struct ExtendedIsolationForest {
     columns: usize,
     /// The mean path of a search among the rows of a sample.
     normal_path: f64,
-    nodes: Vec<Node>,
+    nodes: Vec<IsolationTreeNode>,
     /// Normals and points: each as many numbers as there are columns.
     planes: Vec<f64>,
     roots: Vec<usize>,
 }
 
-enum Node {
+enum IsolationTreeNode {
     /// The start of its normal, after which its point follows, and the children.
     Plane { plane: usize, children: [Option<usize>; 2] },
     /// The length of the path.
@@ -83,14 +83,14 @@ impl ExtendedIsolationForest {
                     let numbers =
                         plane.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
                     self.planes.extend(numbers);
-                    self.nodes.push(Node::Plane { plane: start, children: [None; 2] });
+                    self.nodes.push(IsolationTreeNode::Plane { plane: start, children: [None; 2] });
                     after
                 }
                 LEAF => {
                     let (rows, after) = after.split_first_chunk()?;
                     let height = f64::from((number + 1).ilog2());
                     let rows = f64::from(i32::from_le_bytes(*rows));
-                    self.nodes.push(Node::Leaf(height + mean_path(rows)));
+                    self.nodes.push(IsolationTreeNode::Leaf(height + mean_path(rows)));
                     after
                 }
                 _ => return None,
@@ -99,7 +99,7 @@ impl ExtendedIsolationForest {
         rest.is_empty().then_some(())?;
         let nodes = self.nodes.get_mut(first..).unwrap_or_default();
         for (index, (node, number)) in (first..).zip(nodes.iter_mut().zip(numbers)) {
-            if let Node::Plane { children, .. } = node {
+            if let IsolationTreeNode::Plane { children, .. } = node {
                 let child = |side| indices.get(&(2 * number + side)).copied();
                 // H2O's evaluator finds only what follows in the file.
                 *children = [child(1), child(2)].map(|child| child.filter(|child| *child > index));
@@ -114,8 +114,8 @@ impl ExtendedIsolationForest {
         let mut at = Some(root);
         while let Some(index) = at {
             match self.nodes.get(index) {
-                Some(Node::Leaf(path)) => return *path,
-                Some(Node::Plane { plane, children }) => {
+                Some(IsolationTreeNode::Leaf(path)) => return *path,
+                Some(IsolationTreeNode::Plane { plane, children }) => {
                     let plane = self.planes.get(*plane..).unwrap_or_default();
                     let (normal, points) = plane.split_at_checked(self.columns).unwrap_or_default();
                     let mut side = 0.0;

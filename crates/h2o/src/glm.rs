@@ -21,10 +21,10 @@ pub(super) struct LinearModel {
     replacements: Vec<f64>,
     /// Of one class after the other: those of levels, of numbers, and the intercept.
     coefficients: Vec<f64>,
-    response: Response,
+    response: GlmResponse,
 }
 
-enum Response {
+enum GlmResponse {
     Number(Link),
     /// The probability of the second of two classes, and from which one it is predicted.
     Pair(Link, f64),
@@ -57,12 +57,12 @@ impl LinearModel {
         }
         let family = info.required("family")?;
         let response = match (family, head.classes) {
-            ("multinomial", classes) if classes > 1 => Response::Classes,
-            ("ordinal", classes) if classes > 1 => Response::Ordinal,
+            ("multinomial", classes) if classes > 1 => GlmResponse::Classes,
+            ("ordinal", classes) if classes > 1 => GlmResponse::Ordinal,
             ("binomial" | "fractionalbinomial" | "quasibinomial", _) => {
-                Response::Pair(read_link(info)?, info.number_or("default_threshold", 0.5)?)
+                GlmResponse::Pair(read_link(info)?, info.number_or("default_threshold", 0.5)?)
             }
-            (_, 1) => Response::Number(read_link(info)?),
+            (_, 1) => GlmResponse::Number(read_link(info)?),
             (family, classes) => {
                 return Err(Error::damaged(format!(
                     "the family {family} does not fit {classes} classes"
@@ -89,8 +89,8 @@ impl LinearModel {
 
     fn check(&self, classes: usize) -> Result<()> {
         let lists = match self.response {
-            Response::Classes | Response::Ordinal => classes,
-            Response::Number(_) | Response::Pair(..) => 1,
+            GlmResponse::Classes | GlmResponse::Ordinal => classes,
+            GlmResponse::Number(_) | GlmResponse::Pair(..) => 1,
         };
         let (has, needs) = (self.coefficients.len(), lists.saturating_mul(self.per_class()));
         if has != needs {
@@ -154,24 +154,24 @@ impl LinearModel {
     fn predict(&self, row: &[f64], offset: f64, prediction: &mut [f64]) {
         let lists = self.coefficients.chunks_exact(self.per_class());
         match self.response {
-            Response::Number(link) => {
+            GlmResponse::Number(link) => {
                 prediction.fill(linear_mean(link, self.sum(&self.coefficients, row) + offset));
             }
-            Response::Pair(link, threshold) => {
+            GlmResponse::Pair(link, threshold) => {
                 let second = linear_mean(link, self.sum(&self.coefficients, row) + offset);
                 if let [class, first, other] = prediction {
                     *class = f64::from(u8::from(second >= threshold));
                     (*first, *other) = (1.0 - second, second);
                 }
             }
-            Response::Classes => {
+            GlmResponse::Classes => {
                 let Some((class, values)) = prediction.split_first_mut() else { return };
                 for (value, coefficients) in values.iter_mut().zip(lists) {
                     *value = self.sum(coefficients, row);
                 }
                 *class = class_of(values);
             }
-            Response::Ordinal => {
+            GlmResponse::Ordinal => {
                 let Some((class, values)) = prediction.split_first_mut() else { return };
                 let Some((last, values)) = values.split_last_mut() else { return };
                 let mut below = 0.0;

@@ -1,6 +1,6 @@
 //! A model as it is evaluated, whatever its algorithm.
 
-use super::calibration::Calibration;
+use super::calibration::MojoCalibration;
 use super::ensemble::Ensemble;
 use super::extended::ExtendedIsolationForest;
 use super::files::MojoFiles;
@@ -9,7 +9,7 @@ use super::head::{MAX_WIDTH, MojoHead, MojoScorer};
 use super::inputs::MojoInput;
 use super::kmeans::KMeans;
 use super::network::Network;
-use super::trees::TreeModel;
+use super::trees::MojoTreeModel;
 use super::xgboost::BoosterModel;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -21,9 +21,9 @@ pub(super) fn read_scorer(files: &MojoFiles, head: &MojoHead) -> Result<Box<dyn 
     let algorithm = head.algorithm()?;
     head.check_version(algorithm)?;
     match algorithm {
-        "gbm" => Ok(Box::new(TreeModel::read_boosted(files, head)?)),
-        "drf" => Ok(Box::new(TreeModel::read_random(files, head)?)),
-        "isolationforest" => Ok(Box::new(TreeModel::read_isolation(files, head)?)),
+        "gbm" => Ok(Box::new(MojoTreeModel::read_boosted(files, head)?)),
+        "drf" => Ok(Box::new(MojoTreeModel::read_random(files, head)?)),
+        "isolationforest" => Ok(Box::new(MojoTreeModel::read_isolation(files, head)?)),
         "extendedisolationforest" => Ok(Box::new(ExtendedIsolationForest::read(files, head)?)),
         "glm" => Ok(Box::new(LinearModel::read(head)?)),
         "kmeans" => Ok(Box::new(KMeans::read(head)?)),
@@ -49,7 +49,7 @@ pub(super) struct MojoModel {
     pub(super) outputs: Vec<MojoOutput>,
     pub(super) scorer: Box<dyn MojoScorer>,
     pub(super) labels: Vec<String>,
-    pub(super) calibration: Option<Calibration>,
+    pub(super) calibration: Option<MojoCalibration>,
 }
 
 /// An output, and where it is in a prediction.
@@ -78,7 +78,7 @@ impl MojoModel {
     pub(super) fn read(files: &MojoFiles) -> Result<Self> {
         let head = MojoHead::read(files)?;
         let scorer = read_scorer(files, &head)?;
-        let calibration = Calibration::read(files, &head)?;
+        let calibration = MojoCalibration::read(files, &head)?;
         let (outputs, width) = outputs(&head, calibration.is_some())?;
         let labels = match head.response() {
             Some(labels) if head.is_classifier() && labels.len() == head.classes => labels.to_vec(),

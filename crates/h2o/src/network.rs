@@ -12,7 +12,7 @@ use tensorserve_tabular::numeric::{Link, softmax};
 use tensorserve_tensor::error::{Error, Result};
 
 /// Products that are added side by side.
-const LANES: usize = 8;
+const PARTIAL_SUMS: usize = 8;
 
 /// A network. The columns of levels come first, then those of numbers.
 pub(super) struct Network {
@@ -24,22 +24,22 @@ pub(super) struct Network {
     shifts: Vec<f64>,
     factors: Vec<f64>,
     inputs: usize,
-    layers: Vec<Layer>,
-    response: Response,
+    layers: Vec<MojoLayer>,
+    response: NetworkResponse,
 }
 
-struct Layer {
+struct MojoLayer {
     outputs: usize,
     /// Of one output after the other.
     weights: Vec<f32>,
     biases: Vec<f64>,
-    activation: Activation,
+    activation: MojoActivation,
     /// What remains of its outputs: 1 less the rate of drop-out.
     keeps: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Activation {
+enum MojoActivation {
     Identity,
     Softmax,
     Tanh,
@@ -49,7 +49,7 @@ enum Activation {
     Maxout(usize),
 }
 
-enum Response {
+enum NetworkResponse {
     Number {
         link: Link,
         standard: Option<(f64, f64)>,
@@ -63,15 +63,15 @@ impl Network {
     /// Reads the network.
     pub(super) fn read(head: &MojoHead) -> Result<Self> {
         let info = &head.info;
-        let response = Response::read(head)?;
+        let response = NetworkResponse::read(head)?;
         let sizes = info.sizes("neural_network_sizes")?;
         let (Some(&inputs), Some(&outputs)) = (sizes.first(), sizes.last()) else {
             return Err(Error::damaged("model.ini: neural_network_sizes is empty"));
         };
         let needs = match response {
-            Response::Number { .. } => 1,
-            Response::Classes(_) => head.classes,
-            Response::Inputs => inputs,
+            NetworkResponse::Number { .. } => 1,
+            NetworkResponse::Classes(_) => head.classes,
+            NetworkResponse::Inputs => inputs,
         };
         if outputs != needs {
             return Err(Error::damaged(format!(
@@ -150,17 +150,17 @@ impl Network {
 
     fn finish(&self, row: &[f64], units: &[f64], outputs: &[f64], prediction: &mut [f64]) {
         match &self.response {
-            Response::Number { link, standard } => {
+            NetworkResponse::Number { link, standard } => {
                 let output = outputs.first().copied().unwrap_or(f64::NAN);
                 let number = standard.map_or(output, |(factor, shift)| output / factor + shift);
                 prediction.fill(bounded_mean(*link, number));
             }
-            Response::Classes(rule) => {
+            NetworkResponse::Classes(rule) => {
                 let probabilities = prediction.get_mut(1..).unwrap_or_default();
                 probabilities.iter_mut().zip(outputs).for_each(|(to, from)| *to = *from);
                 rule.decide(prediction, row);
             }
-            Response::Inputs => self.reconstruct(row, units, outputs, prediction),
+            NetworkResponse::Inputs => self.reconstruct(row, units, outputs, prediction),
         }
     }
 
@@ -187,11 +187,11 @@ impl Network {
     }
 }
 
-impl Response {
+impl NetworkResponse {
     fn read(head: &MojoHead) -> Result<Self> {
         let info = &head.info;
         if head.category == "AutoEncoder" {
-            return Ok(Response::Inputs);
+            return Ok(NetworkResponse::Inputs);
         }
         let link = match info.required("distribution")? {
             "modified_huber" => {
@@ -205,7 +205,7 @@ impl Response {
             _ => Link::Identity,
         };
         if head.is_classifier() {
-            return Ok(Response::Classes(ClassRule::read(info, head.classes)?));
+            return Ok(NetworkResponse::Classes(ClassRule::read(info, head.classes)?));
         }
         let factor = info.optional_numbers("norm_resp_mul")?;
         let shift = info.optional_numbers("norm_resp_sub")?;
@@ -214,11 +214,15 @@ impl Response {
             (Some([factor, ..]), Some([shift, ..])) => Some((*factor, *shift)),
             _ => return Err(Error::damaged("model.ini: norm_resp_sub is missing")),
         };
-        Ok(Response::Number { link, standard })
+        Ok(NetworkResponse::Number { link, standard })
     }
 }
 
-fn read_layers(info: &MojoInfo, sizes: &[usize], response: &Response) -> Result<Vec<Layer>> {
+fn read_layers(
+    info: &MojoInfo,
+    sizes: &[usize],
+    response: &NetworkResponse,
+) -> Result<Vec<MojoLayer>> {
     let hidden = info.required("activation")?;
     let rates = info.numbers("hidden_dropout_ratios")?;
     let mut layers = Vec::new();
@@ -228,19 +232,19 @@ fn read_layers(info: &MojoInfo, sizes: &[usize], response: &Response) -> Result<
         let biases = info.numbers(&format!("bias_layer{number}"))?;
         let name = match response {
             _ if number + 2 < sizes.len() => hidden,
-            Response::Inputs => hidden,
-            Response::Number { .. } => "Linear",
-            Response::Classes(_) => "Softmax",
+            NetworkResponse::Inputs => hidden,
+            NetworkResponse::Number { .. } => "Linear",
+            NetworkResponse::Classes(_) => "Softmax",
         };
         let sums = biases.len().checked_div(outputs).unwrap_or(0);
-        let activation = Activation::read(name, sums)?;
+        let activation = MojoActivation::read(name, sums)?;
         let width = match activation {
-            Activation::Maxout(sums) => outputs.checked_mul(sums),
-            Activation::Identity
-            | Activation::Softmax
-            | Activation::Tanh
-            | Activation::Rectifier
-            | Activation::ExpRectifier => Some(outputs),
+            MojoActivation::Maxout(sums) => outputs.checked_mul(sums),
+            MojoActivation::Identity
+            | MojoActivation::Softmax
+            | MojoActivation::Tanh
+            | MojoActivation::Rectifier
+            | MojoActivation::ExpRectifier => Some(outputs),
         };
         let needs = width.and_then(|width| width.checked_mul(inputs));
         if outputs == 0 || Some(biases.len()) != width || Some(weights.len()) != needs {
@@ -256,21 +260,21 @@ fn read_layers(info: &MojoInfo, sizes: &[usize], response: &Response) -> Result<
         #[allow(clippy::cast_possible_truncation)] // H2O has them in single precision.
         let weights = weights.into_iter().map(|weight| weight as f32).collect();
         let keeps = drops.then_some(1.0 - rate);
-        layers.push(Layer { outputs, weights, biases, activation, keeps });
+        layers.push(MojoLayer { outputs, weights, biases, activation, keeps });
     }
     Ok(layers)
 }
 
-impl Activation {
+impl MojoActivation {
     fn read(name: &str, sums: usize) -> Result<Self> {
         match name.strip_suffix("WithDropout").unwrap_or(name) {
-            "Linear" => Ok(Activation::Identity),
-            "Softmax" => Ok(Activation::Softmax),
-            "Tanh" => Ok(Activation::Tanh),
-            "Rectifier" => Ok(Activation::Rectifier),
-            "ExpRectifier" => Ok(Activation::ExpRectifier),
+            "Linear" => Ok(MojoActivation::Identity),
+            "Softmax" => Ok(MojoActivation::Softmax),
+            "Tanh" => Ok(MojoActivation::Tanh),
+            "Rectifier" => Ok(MojoActivation::Rectifier),
+            "ExpRectifier" => Ok(MojoActivation::ExpRectifier),
             // H2O has two, and goes wrong for more.
-            "Maxout" if sums <= 2 => Ok(Activation::Maxout(sums)),
+            "Maxout" if sums <= 2 => Ok(MojoActivation::Maxout(sums)),
             other => Err(Error::unsupported(format!("the activation {other:?} is not supported"))),
         }
     }
@@ -278,16 +282,16 @@ impl Activation {
     /// Applies the function to the sums of a layer, whose outputs come first.
     fn apply(self, sums: &mut [f64]) {
         match self {
-            Activation::Identity => {}
-            Activation::Softmax => softmax(sums),
-            Activation::Tanh => {
+            MojoActivation::Identity => {}
+            MojoActivation::Softmax => softmax(sums),
+            MojoActivation::Tanh => {
                 sums.iter_mut().for_each(|x| *x = 1.0 - 2.0 / (1.0 + (2.0 * *x).exp()));
             }
-            Activation::Rectifier => sums.iter_mut().for_each(|x| *x = 0.5 * (*x + x.abs())),
-            Activation::ExpRectifier => {
+            MojoActivation::Rectifier => sums.iter_mut().for_each(|x| *x = 0.5 * (*x + x.abs())),
+            MojoActivation::ExpRectifier => {
                 sums.iter_mut().for_each(|x| *x = if *x >= 0.0 { *x } else { x.exp() - 1.0 });
             }
-            Activation::Maxout(count) => {
+            MojoActivation::Maxout(count) => {
                 let count = count.max(1);
                 for output in 0..sums.len() / count {
                     let group = sums.get(output * count..(output + 1) * count).unwrap_or_default();
@@ -301,11 +305,11 @@ impl Activation {
     }
 }
 
-impl Layer {
+impl MojoLayer {
     /// Computes the outputs of the layer.
     fn apply(&self, inputs: &[f64], outputs: &mut Vec<f64>) {
         outputs.clear();
-        if let Activation::Maxout(count) = self.activation
+        if let MojoActivation::Maxout(count) = self.activation
             && count > 1
         {
             self.add_interleaved(inputs, count, outputs);
@@ -336,9 +340,9 @@ impl Layer {
 
 /// The sum of products, in H2O's order.
 fn dot(weights: &[f32], inputs: &[f64]) -> f64 {
-    let (weight_blocks, weights) = weights.as_chunks::<LANES>();
-    let (input_blocks, inputs) = inputs.as_chunks::<LANES>();
-    let mut sums = [0.0; LANES];
+    let (weight_blocks, weights) = weights.as_chunks::<PARTIAL_SUMS>();
+    let (input_blocks, inputs) = inputs.as_chunks::<PARTIAL_SUMS>();
+    let mut sums = [0.0; PARTIAL_SUMS];
     for (weights, inputs) in weight_blocks.iter().zip(input_blocks) {
         for ((sum, weight), x) in sums.iter_mut().zip(weights).zip(inputs) {
             *sum += f64::from(*weight) * x;

@@ -17,7 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 const MAX_TREES: usize = 1 << 20;
 
 /// A model of trees.
-pub(super) struct TreeModel {
+pub(super) struct MojoTreeModel {
     forest: MojoForest,
     columns: usize,
     /// Sums of a row.
@@ -81,7 +81,7 @@ fn read_link(info: &MojoInfo, family: &str) -> Result<Link> {
     }
 }
 
-impl TreeModel {
+impl MojoTreeModel {
     /// Reads a gradient boosting machine.
     pub(super) fn read_boosted(files: &MojoFiles, head: &MojoHead) -> Result<Self> {
         let info = &head.info;
@@ -173,11 +173,11 @@ impl TreeModel {
                     .map_err(|error| error.context(&name))?;
             }
         }
-        Ok(TreeModel { forest, columns: head.features, sums, finish })
+        Ok(MojoTreeModel { forest, columns: head.features, sums, finish })
     }
 }
 
-impl MojoScorer for TreeModel {
+impl MojoScorer for MojoTreeModel {
     fn score(&self, rows: &mut [f64], offsets: &[f64], predictions: &mut [f64]) {
         let count = rows.len() / self.columns.max(1);
         let width = predictions.len() / count.max(1);

@@ -60,7 +60,7 @@ struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MultipleModelMethod {
     SelectFirst,
-    Chain,
+    ModelChain,
     Aggregate(SegmentAggregation),
 }
 
@@ -91,7 +91,7 @@ impl MultipleModelMethod {
             "majorityVote" => (Aggregate(SegmentAggregation::Vote), false),
             "weightedMajorityVote" => (Aggregate(SegmentAggregation::Vote), true),
             "selectFirst" => (MultipleModelMethod::SelectFirst, false),
-            "modelChain" => (MultipleModelMethod::Chain, false),
+            "modelChain" => (MultipleModelMethod::ModelChain, false),
             other => {
                 return Err(element.unsupported(format!("multipleModelMethod={other:?}")));
             }
@@ -113,7 +113,7 @@ impl MiningModel {
     pub(super) fn score(&self, row: &mut PmmlRow) -> PmmlPrediction {
         match self.method {
             MultipleModelMethod::SelectFirst => self.score_first(row),
-            MultipleModelMethod::Chain => self.score_chain(row),
+            MultipleModelMethod::ModelChain => self.score_model_chain(row),
             MultipleModelMethod::Aggregate(aggregation) => match &self.classes {
                 None => self.score_number(row, aggregation),
                 Some(classes) => self.score_class(row, aggregation, classes),
@@ -131,7 +131,7 @@ impl MiningModel {
     }
 
     /// The prediction of the last segment. Each segment can refer to the outputs of those before it.
-    fn score_chain(&self, row: &mut PmmlRow) -> PmmlPrediction {
+    fn score_model_chain(&self, row: &mut PmmlRow) -> PmmlPrediction {
         let mut last = PmmlPrediction::MISSING;
         for segment in &self.segments {
             if segment.predicate.test(row) != Truth::True {
@@ -317,7 +317,7 @@ impl MiningModel {
         let segmentation = element.required_child("Segmentation")?;
         let (method, is_weighted) = MultipleModelMethod::read(segmentation)?;
         let classes = read_classes(builder, segmentation, context, method)?;
-        let is_chain = method == MultipleModelMethod::Chain;
+        let is_chain = method == MultipleModelMethod::ModelChain;
         let selects_first = method == MultipleModelMethod::SelectFirst;
         let mut segments = Vec::new();
         let mut exposed = Vec::new();
@@ -369,7 +369,7 @@ fn check_targets(
     segments: &[Segment],
 ) -> Result<()> {
     let is_valid = match method {
-        MultipleModelMethod::Chain => segments.last().is_some_and(|last| last.predicts_target),
+        MultipleModelMethod::ModelChain => segments.last().is_some_and(|last| last.predicts_target),
         MultipleModelMethod::SelectFirst | MultipleModelMethod::Aggregate(_) => {
             !segments.is_empty() && segments.iter().all(|segment| segment.predicts_target)
         }
@@ -396,7 +396,7 @@ fn read_classes(
     };
     let inner = match method {
         MultipleModelMethod::SelectFirst => own.clone(),
-        MultipleModelMethod::Chain
+        MultipleModelMethod::ModelChain
         | MultipleModelMethod::Aggregate(SegmentAggregation::Average | SegmentAggregation::Vote) => {
             own.with_own_slots(builder, element)?
         }

@@ -129,12 +129,12 @@ fn missing_tensor(kind: ValueKind) -> Result<Tensor> {
 }
 
 /// The values of an input.
-enum InputColumn<'t> {
+enum PmmlInputColumn<'t> {
     Numbers(&'t [f64]),
     Texts(Vec<&'t [u8]>),
 }
 
-impl<'t> InputColumn<'t> {
+impl<'t> PmmlInputColumn<'t> {
     /// Reads the values of `input`, one for each row.
     fn read(input: &PmmlInput, tensor: &'t Tensor) -> Result<Self> {
         let (name, shape) = (&input.name, tensor.shape());
@@ -145,8 +145,10 @@ impl<'t> InputColumn<'t> {
         }
         let kind = input.field.data_type.kind;
         let column = match kind == ValueKind::Number {
-            true => tensor.values().map(InputColumn::Numbers),
-            false => tensor.strings().map(|strings| InputColumn::Texts(strings.iter().collect())),
+            true => tensor.values().map(PmmlInputColumn::Numbers),
+            false => {
+                tensor.strings().map(|strings| PmmlInputColumn::Texts(strings.iter().collect()))
+            }
         };
         column.ok_or_else(|| {
             let (has, takes) = (tensor.dtype(), dtype(kind));
@@ -159,15 +161,15 @@ impl<'t> InputColumn<'t> {
     /// Whether it is a single missing value.
     fn is_default(&self) -> bool {
         match self {
-            InputColumn::Numbers(values) => matches!(values, [value] if value.is_nan()),
-            InputColumn::Texts(values) => matches!(&**values, [b""]),
+            PmmlInputColumn::Numbers(values) => matches!(values, [value] if value.is_nan()),
+            PmmlInputColumn::Texts(values) => matches!(&**values, [b""]),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            InputColumn::Numbers(values) => values.len(),
-            InputColumn::Texts(values) => values.len(),
+            PmmlInputColumn::Numbers(values) => values.len(),
+            PmmlInputColumn::Texts(values) => values.len(),
         }
     }
 }
@@ -179,7 +181,7 @@ fn value_of_row<T: Copy>(values: &[T], row: usize) -> Option<T> {
 
 /// The strings of a row that do not occur in the model.
 struct RequestStrings<'c, 't> {
-    columns: &'c [InputColumn<'t>],
+    columns: &'c [PmmlInputColumn<'t>],
     row: usize,
     /// The code of an unknown string in the first column.
     first_code: f64,
@@ -192,8 +194,8 @@ impl UnknownStrings for RequestStrings<'_, '_> {
             return None;
         }
         match self.columns.get((code - self.first_code) as usize) {
-            Some(InputColumn::Texts(values)) => value_of_row(values, self.row),
-            Some(InputColumn::Numbers(_)) | None => None,
+            Some(PmmlInputColumn::Texts(values)) => value_of_row(values, self.row),
+            Some(PmmlInputColumn::Numbers(_)) | None => None,
         }
     }
 
@@ -204,23 +206,23 @@ impl UnknownStrings for RequestStrings<'_, '_> {
 }
 
 /// The values of an output, while rows are scored.
-enum OutputColumn {
+enum PmmlOutputColumn {
     Numbers(AlignedVec<f64>),
     Texts(StringsBuilder),
 }
 
-impl OutputColumn {
+impl PmmlOutputColumn {
     fn with_capacity(kind: ValueKind, rows: usize) -> Self {
         match kind == ValueKind::Number {
-            true => OutputColumn::Numbers(aligned_vec(rows)),
-            false => OutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
+            true => PmmlOutputColumn::Numbers(aligned_vec(rows)),
+            false => PmmlOutputColumn::Texts(StringsBuilder::with_capacity(rows, 0)),
         }
     }
 
     fn into_tensor(self, rows: usize) -> Result<Tensor> {
         match self {
-            OutputColumn::Numbers(values) => Tensor::from_vec(Shape::vector(rows), values),
-            OutputColumn::Texts(values) => Tensor::from_strings(Shape::vector(rows), values),
+            PmmlOutputColumn::Numbers(values) => Tensor::from_vec(Shape::vector(rows), values),
+            PmmlOutputColumn::Texts(values) => Tensor::from_strings(Shape::vector(rows), values),
         }
     }
 }
@@ -229,9 +231,9 @@ impl Executable for Scorer {
     fn run(&self, _: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
         let columns = self.read_columns(inputs)?;
         let count = self.count_rows(&columns)?;
-        let mut outputs: Vec<OutputColumn> = Vec::with_capacity(self.outputs.len());
+        let mut outputs: Vec<PmmlOutputColumn> = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
-            outputs.push(OutputColumn::with_capacity(output.kind, count));
+            outputs.push(PmmlOutputColumn::with_capacity(output.kind, count));
         }
         let mut values = vec![MISSING; self.slots];
         for row in 0..count {
@@ -250,18 +252,18 @@ impl Executable for Scorer {
 }
 
 impl Scorer {
-    fn read_columns<'t>(&self, inputs: &'t [Tensor]) -> Result<Vec<InputColumn<'t>>> {
+    fn read_columns<'t>(&self, inputs: &'t [Tensor]) -> Result<Vec<PmmlInputColumn<'t>>> {
         if inputs.len() != self.inputs.len() {
             return Err(Error::internal("the number of inputs is not that of the signature"));
         }
         let pairs = self.inputs.iter().zip(inputs);
-        pairs.map(|(input, tensor)| InputColumn::read(input, tensor)).collect()
+        pairs.map(|(input, tensor)| PmmlInputColumn::read(input, tensor)).collect()
     }
 
     /// The number of rows: the length of all columns but those with a single missing value, the
     /// default of inputs that are left out.
-    fn count_rows(&self, columns: &[InputColumn]) -> Result<usize> {
-        let Some(count) = columns.iter().map(InputColumn::len).find(|len| *len != 1) else {
+    fn count_rows(&self, columns: &[PmmlInputColumn]) -> Result<usize> {
+        let Some(count) = columns.iter().map(PmmlInputColumn::len).find(|len| *len != 1) else {
             return Ok(1);
         };
         for (input, column) in self.inputs.iter().zip(columns) {
@@ -277,16 +279,16 @@ impl Scorer {
     }
 
     /// Writes the inputs of row number `row` to their slots.
-    fn fill(&self, values: &mut [f64], columns: &[InputColumn], row: usize) {
+    fn fill(&self, values: &mut [f64], columns: &[PmmlInputColumn], row: usize) {
         let mut unknown_code = self.strings.end();
         for (input, column) in self.inputs.iter().zip(columns) {
             let data_type = input.field.data_type;
             let value = match column {
-                InputColumn::Numbers(numbers) => {
+                PmmlInputColumn::Numbers(numbers) => {
                     let number = value_of_row(numbers, row).unwrap_or(MISSING);
                     rounded(number, data_type.is_single())
                 }
-                InputColumn::Texts(texts) => {
+                PmmlInputColumn::Texts(texts) => {
                     let text = value_of_row(texts, row).unwrap_or_default();
                     self.parse(text, data_type.kind, unknown_code)
                 }
@@ -317,7 +319,7 @@ impl Scorer {
     fn write(
         &self,
         output: &ScorerOutput,
-        column: &mut OutputColumn,
+        column: &mut PmmlOutputColumn,
         prediction: PmmlPrediction,
         row: &PmmlRow,
     ) {
@@ -327,12 +329,12 @@ impl Scorer {
             OutputSource::Probability(slot) | OutputSource::Slot(slot) => row.get(slot),
         };
         match column {
-            OutputColumn::Numbers(values) => values.push(value),
-            OutputColumn::Texts(texts) if value.is_nan() => texts.push(b""),
-            OutputColumn::Texts(texts) if output.kind == ValueKind::Text => {
+            PmmlOutputColumn::Numbers(values) => values.push(value),
+            PmmlOutputColumn::Texts(texts) if value.is_nan() => texts.push(b""),
+            PmmlOutputColumn::Texts(texts) if output.kind == ValueKind::Text => {
                 texts.push(&row.strings.bytes(value));
             }
-            OutputColumn::Texts(texts) => {
+            PmmlOutputColumn::Texts(texts) => {
                 let data_type = PmmlType::of_kind(output.kind);
                 texts.push(text_of(value, data_type, row.strings).as_bytes());
             }

@@ -18,9 +18,9 @@ pub(super) struct VectorMachines {
     /// The slot of the row's value of the first field; those of the others follow.
     first_field: u32,
     vectors: SparseVectors,
-    kernel: Kernel,
+    kernel: PmmlKernel,
     machines: Box<[Machine]>,
-    decision: Decision,
+    decision: MachineDecision,
 }
 
 /// A number of the vectors.
@@ -74,27 +74,29 @@ impl SparseVectors {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kernel {
+enum PmmlKernel {
     Linear,
     Polynomial { gamma: f64, constant: f64, degree: f64 },
     RadialBasis { gamma: f64 },
     Sigmoid { gamma: f64, constant: f64 },
 }
 
-impl Kernel {
+impl PmmlKernel {
     fn read(element: XmlElement) -> Result<Self> {
         for child in element.children() {
             let gamma = || child.number_or("gamma", 1.0);
             let constant = || child.number_or("coef0", 1.0);
             return Ok(match child.name() {
-                "LinearKernelType" => Kernel::Linear,
-                "PolynomialKernelType" => Kernel::Polynomial {
+                "LinearKernelType" => PmmlKernel::Linear,
+                "PolynomialKernelType" => PmmlKernel::Polynomial {
                     gamma: gamma()?,
                     constant: constant()?,
                     degree: child.number_or("degree", 1.0)?,
                 },
-                "RadialBasisKernelType" => Kernel::RadialBasis { gamma: gamma()? },
-                "SigmoidKernelType" => Kernel::Sigmoid { gamma: gamma()?, constant: constant()? },
+                "RadialBasisKernelType" => PmmlKernel::RadialBasis { gamma: gamma()? },
+                "SigmoidKernelType" => {
+                    PmmlKernel::Sigmoid { gamma: gamma()?, constant: constant()? }
+                }
                 _ => continue,
             });
         }
@@ -103,7 +105,7 @@ impl Kernel {
 
     /// The kernel of the row's vector and a sparse one.
     fn apply(self, row: &[f64], indices: &[u32], values: &[f64]) -> f64 {
-        if let Kernel::RadialBasis { gamma } = self {
+        if let PmmlKernel::RadialBasis { gamma } = self {
             let mut pairs = indices.iter().zip(values).peekable();
             let mut sum = 0.0;
             for (index, a) in (0u32..).zip(row) {
@@ -120,11 +122,11 @@ impl Kernel {
             product += row.get(*index as usize).copied().unwrap_or(0.0) * value;
         }
         match self {
-            Kernel::Linear | Kernel::RadialBasis { .. } => product,
-            Kernel::Polynomial { gamma, constant, degree } => {
+            PmmlKernel::Linear | PmmlKernel::RadialBasis { .. } => product,
+            PmmlKernel::Polynomial { gamma, constant, degree } => {
                 (gamma * product + constant).powf(degree)
             }
-            Kernel::Sigmoid { gamma, constant } => (gamma * product + constant).tanh(),
+            PmmlKernel::Sigmoid { gamma, constant } => (gamma * product + constant).tanh(),
         }
     }
 }
@@ -147,7 +149,7 @@ impl Machine {
 }
 
 /// What the sums decide.
-enum Decision {
+enum MachineDecision {
     Number,
     /// Each machine votes for one of two classes.
     Votes {
@@ -174,11 +176,11 @@ impl VectorMachines {
         }
         self.compute_kernels(row);
         match &self.decision {
-            Decision::Number => {
+            MachineDecision::Number => {
                 let sum = self.machines.first().map_or(f64::NAN, |machine| machine.sum(row));
                 PmmlPrediction::number(sum)
             }
-            Decision::Votes { classes, largest_wins } => {
+            MachineDecision::Votes { classes, largest_wins } => {
                 row.range(classes.slot, classes.len()).fill(0.0);
                 for machine in &self.machines {
                     let Some((below, Some(above))) = machine.classes else { continue };
@@ -190,7 +192,7 @@ impl VectorMachines {
                 normalize(row.range(classes.slot, classes.len()));
                 classes.most_probable(row)
             }
-            Decision::Extreme { classes, largest_wins } => {
+            MachineDecision::Extreme { classes, largest_wins } => {
                 let mut best: Option<(f64, u32)> = None;
                 for machine in &self.machines {
                     let (sum, (class, _)) = (machine.sum(row), machine.classes.unwrap_or_default());
@@ -267,7 +269,7 @@ impl VectorMachines {
             first_field,
             vectors,
 
-            kernel: if uses_vectors { Kernel::read(element)? } else { Kernel::Linear },
+            kernel: if uses_vectors { PmmlKernel::read(element)? } else { PmmlKernel::Linear },
             machines: machines.into(),
             decision,
         })
@@ -409,10 +411,10 @@ fn read_decision(
     element: XmlElement,
     context: &ModelContext,
     machines: &[Machine],
-) -> Result<Decision> {
+) -> Result<MachineDecision> {
     let Some(classes) = context.classes.clone() else {
         return match machines.len() {
-            1 => Ok(Decision::Number),
+            1 => Ok(MachineDecision::Number),
             count => Err(element.damaged(format!("has {count} machines instead of 1"))),
         };
     };
@@ -421,12 +423,12 @@ fn read_decision(
     match element.attribute("classificationMethod") {
         _ if machines.is_empty() => Err(element.damaged("has no SupportVectorMachine")),
         None | Some("OneAgainstAll" | "OneAgainstOne") if have_alternates => {
-            Ok(Decision::Votes { classes, largest_wins })
+            Ok(MachineDecision::Votes { classes, largest_wins })
         }
         Some("OneAgainstOne") => {
             Err(element.damaged("needs an alternateTargetCategory for each machine"))
         }
-        None | Some("OneAgainstAll") => Ok(Decision::Extreme { classes, largest_wins }),
+        None | Some("OneAgainstAll") => Ok(MachineDecision::Extreme { classes, largest_wins }),
         Some(other) => Err(element.damaged(format!("classificationMethod={other:?} is not valid"))),
     }
 }

@@ -22,31 +22,31 @@ pub(super) fn read(estimator: &Estimator) -> Option<Result<Predictor>> {
 }
 
 /// A booster of one of the libraries.
-enum Booster {
+enum BoosterEstimator {
     Xgboost(XgboostEstimator),
     Lightgbm(LightgbmEstimator),
 }
 
-impl Booster {
+impl BoosterEstimator {
     fn features(&self) -> usize {
         match self {
-            Booster::Xgboost(model) => model.features(),
-            Booster::Lightgbm(model) => model.features(),
+            BoosterEstimator::Xgboost(model) => model.features(),
+            BoosterEstimator::Lightgbm(model) => model.features(),
         }
     }
 
     /// The numbers of a prediction.
     fn outputs(&self) -> usize {
         match self {
-            Booster::Xgboost(model) => model.outputs(),
-            Booster::Lightgbm(model) => model.outputs(),
+            BoosterEstimator::Xgboost(model) => model.outputs(),
+            BoosterEstimator::Lightgbm(model) => model.outputs(),
         }
     }
 
     /// Predictions in double; those of XGBoost are in single precision.
     fn predict(&self, rows: FeatureRows) -> Vec<f64> {
         match self {
-            Booster::Xgboost(model) => {
+            BoosterEstimator::Xgboost(model) => {
                 let absent = rows.zeros_are_absent;
                 let single = |x: &f64| if absent && *x == 0.0 { f32::NAN } else { *x as f32 };
                 let values: Vec<f32> = rows.values.iter().map(single).collect();
@@ -54,31 +54,31 @@ impl Booster {
                 model.predict(&values, &mut out);
                 out.into_iter().map(f64::from).collect()
             }
-            Booster::Lightgbm(model) => model.predict(rows.values),
+            BoosterEstimator::Lightgbm(model) => model.predict(rows.values),
         }
     }
 
     /// The sums before the transform of the objective, which only LightGBM's classifiers offer.
     fn sums(&self, rows: FeatureRows) -> Result<Vec<f64>> {
         match self {
-            Booster::Xgboost(_) => {
+            BoosterEstimator::Xgboost(_) => {
                 Err(Error::internal("a classifier of XGBoost was asked for its decision function"))
             }
-            Booster::Lightgbm(model) => Ok(model.sums(rows.values)),
+            BoosterEstimator::Lightgbm(model) => Ok(model.sums(rows.values)),
         }
     }
 
     /// The probability of the first of two classes, given that of the second.
     fn complement(&self, second: f64) -> f64 {
         match self {
-            Booster::Xgboost(_) => f64::from(1.0 - second as f32),
-            Booster::Lightgbm(_) => 1.0 - second,
+            BoosterEstimator::Xgboost(_) => f64::from(1.0 - second as f32),
+            BoosterEstimator::Lightgbm(_) => 1.0 - second,
         }
     }
 }
 
 /// A regressor or a ranker.
-struct BoosterRegressor(Booster);
+struct BoosterRegressor(BoosterEstimator);
 
 impl Regressor for BoosterRegressor {
     fn facts(&self) -> StepFacts {
@@ -96,7 +96,7 @@ impl Regressor for BoosterRegressor {
 }
 
 struct BoosterClassifier {
-    booster: Booster,
+    booster: BoosterEstimator,
     classes: usize,
     /// Whether its library offers `decision_function`.
     decides: bool,
@@ -137,7 +137,7 @@ impl Classifier for BoosterClassifier {
 }
 
 /// Refuses a classifier of `classes` classes whose booster makes another kind of predictions.
-fn check_classes(estimator: &Estimator, booster: &Booster, classes: usize) -> Result<()> {
+fn check_classes(estimator: &Estimator, booster: &BoosterEstimator, classes: usize) -> Result<()> {
     let outputs = booster.outputs();
     match (outputs, classes) {
         (1, 2) => Ok(()),
@@ -149,7 +149,11 @@ fn check_classes(estimator: &Estimator, booster: &Booster, classes: usize) -> Re
 }
 
 /// A classifier with these labels, whose booster has a number for each class, or one for two classes.
-fn classifier(estimator: &Estimator, booster: Booster, labels: ClassLabels) -> Result<Predictor> {
+fn classifier(
+    estimator: &Estimator,
+    booster: BoosterEstimator,
+    labels: ClassLabels,
+) -> Result<Predictor> {
     let classes = labels.len();
     check_classes(estimator, &booster, classes)?;
     // LightGBM does since 4.7, whose classifiers also record whether they know the names of features.
@@ -163,7 +167,7 @@ fn classifier(estimator: &Estimator, booster: Booster, labels: ClassLabels) -> R
 fn xgboost(estimator: &Estimator) -> Result<Predictor> {
     let class = estimator.class();
     let model = XgboostEstimator::read(estimator.value).map_err(|error| error.context(class))?;
-    let booster = Booster::Xgboost(model);
+    let booster = BoosterEstimator::Xgboost(model);
     if !class.ends_with("Classifier") {
         return Ok(Predictor::regressor(BoosterRegressor(booster)));
     }
@@ -184,7 +188,7 @@ fn lightgbm(estimator: &Estimator) -> Result<Predictor> {
     let class = estimator.class();
     let model = LightgbmEstimator::read(estimator.value).map_err(|error| error.context(class))?;
     let labels = model.labels().cloned();
-    let booster = Booster::Lightgbm(model);
+    let booster = BoosterEstimator::Lightgbm(model);
     match labels {
         Some(labels) => classifier(estimator, booster, labels),
         None if class.ends_with("Classifier") => {

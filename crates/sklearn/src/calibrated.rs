@@ -8,7 +8,7 @@ use super::model::{
     ClassScores, Classifier, FeatureRows, Predictor, Regressor, SklearnModel, StepFacts,
 };
 use super::numeric::{argmax, logistic, softmax};
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_tabular::numeric::Isotonic;
 use tensorserve_tensor::error::Result;
 
@@ -96,7 +96,7 @@ impl Calibrator {
 }
 
 /// How the answer of a member is calibrated.
-enum Calibration {
+enum MemberCalibration {
     /// Each class by its own function.
     ByClass(Vec<Calibrator>),
     /// All logits multiplied by a number.
@@ -106,8 +106,8 @@ enum Calibration {
 /// A member, and the calibration of its answer.
 struct CalibratedMember {
     model: SklearnModel,
-    method: Method,
-    calibration: Calibration,
+    method: ResponseMethod,
+    calibration: MemberCalibration,
     /// For each of the member's classes, the index in the whole.
     classes: Vec<usize>,
     /// Whether probabilities that are NaN count as equal: before 1.0.
@@ -119,7 +119,7 @@ impl CalibratedMember {
     fn add(&self, rows: FeatureRows, scores: &mut [f64], classes: usize) -> Result<()> {
         let response = self.model.respond(rows, self.method)?;
         let mut probabilities = vec![0.0; classes];
-        let is_temperature = matches!(self.calibration, Calibration::Temperature(_));
+        let is_temperature = matches!(self.calibration, MemberCalibration::Temperature(_));
         if is_temperature && !response.values.iter().all(|value| value.is_finite()) {
             return Err(not_finite());
         }
@@ -141,8 +141,8 @@ impl CalibratedMember {
     /// Writes the probabilities of a row for which the member answers `values`.
     fn calibrate(&self, values: &[f64], out: &mut [f64]) {
         let calibrators = match &self.calibration {
-            Calibration::ByClass(calibrators) => calibrators,
-            Calibration::Temperature(factor) => return self.scale(values, *factor, out),
+            MemberCalibration::ByClass(calibrators) => calibrators,
+            MemberCalibration::Temperature(factor) => return self.scale(values, *factor, out),
         };
         if let [first, second] = out {
             // The last value is that of the second class: of two probabilities, or the only one.
@@ -167,12 +167,12 @@ impl CalibratedMember {
         match values {
             [only] => out.copy_from_slice(&[-only * factor, only * factor]),
             // As scikit-learn has it, the first of two probabilities is what is missing from 1.
-            [_, second] if self.method == Method::Probability => {
+            [_, second] if self.method == ResponseMethod::Probability => {
                 let logit = |value: f64| factor * (value + LOG_OFFSET).ln();
                 out.copy_from_slice(&[logit(1.0 - second), logit(*second)]);
             }
             values => {
-                let are_logs = self.method == Method::Probability;
+                let are_logs = self.method == ResponseMethod::Probability;
                 for (out, value) in out.iter_mut().zip(values) {
                     *out = factor * if are_logs { (value + LOG_OFFSET).ln() } else { *value };
                 }
@@ -232,10 +232,17 @@ fn read_member(
 ) -> Result<CalibratedMember> {
     let inner = part.child(part.attribute(&["estimator", "base_estimator"])?)?;
     let model = compile::compile_part(&inner)?;
-    let method = Method::first(part, &model, &[Method::Decision, Method::Probability])?;
+    let method = ResponseMethod::first(
+        part,
+        &model,
+        &[ResponseMethod::Decision, ResponseMethod::Probability],
+    )?;
     // Decisions by pairs of classes were scaled by the largest of all rows of a request.
     let by_pairs = matches!(inner.class(), "SVC" | "NuSVC" | "OneVsOneClassifier");
-    if by_pairs && method == Method::Decision && labels.len() > 2 && estimator.is_older_than(0, 21)
+    if by_pairs
+        && method == ResponseMethod::Decision
+        && labels.len() > 2
+        && estimator.is_older_than(0, 21)
     {
         return Err(part.unsupported(
             "a member that votes by pairs of classes, of scikit-learn before 0.21, whose probabilities \
@@ -255,18 +262,18 @@ fn read_member(
     };
     let width = model.response_width(method);
     let calibration = match (is_temperature, &*calibrators) {
-        (true, [only]) => Calibration::Temperature(only.number(&["beta_"])?),
+        (true, [only]) => MemberCalibration::Temperature(only.number(&["beta_"])?),
         _ => {
             let all = calibrators.iter().map(Calibrator::read).collect::<Result<Vec<_>>>()?;
-            Calibration::ByClass(all)
+            MemberCalibration::ByClass(all)
         }
     };
     let replaces_nan = estimator.is_older_than(1, 0);
     let is_binary = labels.len() == 2;
     let fits = match &calibration {
-        Calibration::ByClass(all) if is_binary => all.len() == 1 && matches!(width, 1 | 2),
-        Calibration::ByClass(all) => all.len() == width && width == classes.len(),
-        Calibration::Temperature(_) => width == labels.len() || (is_binary && width == 1),
+        MemberCalibration::ByClass(all) if is_binary => all.len() == 1 && matches!(width, 1 | 2),
+        MemberCalibration::ByClass(all) => all.len() == width && width == classes.len(),
+        MemberCalibration::Temperature(_) => width == labels.len() || (is_binary && width == 1),
     };
     match fits {
         true => Ok(CalibratedMember { model, method, calibration, classes, replaces_nan }),

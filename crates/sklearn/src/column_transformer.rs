@@ -4,7 +4,7 @@ use super::accepted::{AcceptedValues, ValueCheck};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
-use super::model::{FeatureRows, FeatureValues, StepFacts, Transformer, apply_steps, uses_before};
+use super::model::{FeatureMatrix, FeatureRows, StepFacts, Transformer, apply_steps, uses_before};
 use super::passthrough::Passthrough;
 use super::sparse::SparseMatrix;
 use tensorserve_pickle::{PickleNode, PickleValue};
@@ -49,10 +49,10 @@ impl ColumnGroup {
         let mut made = apply_steps(&self.steps, rows, ValueCheck::Enabled)?;
         if let (Some(weight), Some(made)) = (self.weight, &mut made) {
             match &mut made.values {
-                FeatureValues::Dense(values, _) => {
+                FeatureMatrix::Dense(values, _) => {
                     values.iter_mut().for_each(|value| *value *= weight);
                 }
-                FeatureValues::Sparse(matrix) => *matrix = matrix.mapped(|_, value| value * weight),
+                FeatureMatrix::Sparse(matrix) => *matrix = matrix.mapped(|_, value| value * weight),
             }
         }
         take(made.as_ref().map_or(rows, |made| made.rows(rows)))

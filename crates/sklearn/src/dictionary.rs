@@ -94,16 +94,16 @@ impl Transformer for DictVectorizer {
 }
 
 /// A key with its columns, and the text that each of them stands for; `None` for a number.
-type Key<'a> = (&'a str, Vec<(u32, Option<&'a str>)>);
+type DictionaryKey<'a> = (&'a str, Vec<(u32, Option<&'a str>)>);
 
 impl<'a> Estimator<'a> {
     /// The keys of a `DictVectorizer`: the part before the separator of each feature's name, in the order of
     /// the features; each with the rest of the names, which is `None` for a number.
-    fn keys(&self) -> Result<Vec<Key<'a>>> {
+    fn keys(&self) -> Result<Vec<DictionaryKey<'a>>> {
         let names = self.attribute(&["feature_names_"])?;
         let names = names.items().ok_or_else(|| self.damaged("feature_names_ is not a list"))?;
         let separator = self.text("separator")?;
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<DictionaryKey> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         for (column, name) in (0..).zip(names) {
             let name = PickleValue::text(name)

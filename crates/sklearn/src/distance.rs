@@ -167,14 +167,14 @@ impl TrainingRows {
 }
 
 /// A training row and its reduced distance.
-type Candidate = (f64, usize);
+type NeighborCandidate = (f64, usize);
 
 /// A search for neighbours, with the memory that it uses again.
 pub(super) struct NeighborSearch<'a> {
     training: &'a TrainingRows,
     pairs: RowPairs<'a>,
     distances: Vec<f64>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<NeighborCandidate>,
     found: Vec<Neighbor>,
 }
 
@@ -215,6 +215,6 @@ impl NeighborSearch<'_> {
 }
 
 /// Orders by distance, then by the order of the training rows.
-fn nearer(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+fn nearer(a: &NeighborCandidate, b: &NeighborCandidate) -> std::cmp::Ordering {
     a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
 }

@@ -4,7 +4,7 @@ use super::boosting::{BoostedTrees, BoostingLink};
 use super::estimator::Estimator;
 use super::model::{ClassScores, Predictor};
 use super::tree::{
-    CategorySet, CategorySplit, SklearnTrees, StoredNode, WORDS_OF_A_SET, node_floats,
+    CategorySet, CategorySplit, SklearnNode, SklearnTrees, WORDS_OF_A_SET, node_floats,
     node_integers,
 };
 use tensorserve_pickle::NumpyArray;
@@ -120,7 +120,7 @@ fn add_tree(
     let children = left.into_iter().zip(right).zip(missing_left);
     let stored =
         splits.zip(children).map(|(((is_leaf, feature), threshold), ((left, right), missing))| {
-            StoredNode {
+            SklearnNode {
                 split: (is_leaf == 0).then_some((feature, threshold)),
                 categories: None,
                 missing_left: missing != 0,
@@ -128,7 +128,7 @@ fn add_tree(
                 right,
             }
         });
-    let mut stored: Vec<StoredNode> = stored.collect();
+    let mut stored: Vec<SklearnNode> = stored.collect();
     for (node, left) in stored.iter_mut().zip(&mut sets) {
         let (Some(left), Some((feature, _))) = (left.take(), node.split) else { continue };
         let index = usize::try_from(feature).unwrap_or(usize::MAX);

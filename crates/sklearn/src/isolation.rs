@@ -23,7 +23,7 @@ struct IsolationForest {
     /// The sum of depths that corresponds to a score of -0.5.
     average_depth_sum: f64,
     offset: f64,
-    threshold: Threshold,
+    threshold: OutlierThreshold,
     accepts: AcceptedValues,
 }
 
@@ -51,13 +51,13 @@ impl Classifier for IsolationForest {
 
 /// From which value of the decision function on a row is not an anomaly.
 #[derive(Clone, Copy)]
-struct Threshold {
+struct OutlierThreshold {
     value: f64,
     /// Whether the value itself is one of an anomaly: before 0.20.
     is_outlier: bool,
 }
 
-impl Threshold {
+impl OutlierThreshold {
     /// Reads it: since 0.20 it is 0, unless that version or the next was asked for the old behaviour.
     fn read(estimator: &Estimator) -> Result<Self> {
         let is_outlier = estimator.is_older_than(0, 20);
@@ -67,7 +67,7 @@ impl Threshold {
             true => estimator.number(&["_threshold_", "threshold_"])?,
             false => 0.0,
         };
-        Ok(Threshold { value, is_outlier })
+        Ok(OutlierThreshold { value, is_outlier })
     }
 
     fn is_inlier(self, decision: f64) -> bool {
@@ -109,7 +109,7 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
         true => -0.5,
         false => estimator.number(&["offset_"])?,
     };
-    let threshold = Threshold::read(estimator)?;
+    let threshold = OutlierThreshold::read(estimator)?;
     let depth_of = match estimator.is_older_than(0, 21) {
         true => AverageDepth::Old,
         false => AverageDepth::New,

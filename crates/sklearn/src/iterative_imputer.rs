@@ -5,7 +5,7 @@ use super::estimator::Estimator;
 use super::imputer::{self, accepted_with_missing, is_missing, read_indicated, read_missing};
 use super::model::{FeatureRows, Predictor, SklearnModel, StepFacts, Transformer};
 use super::numeric::indicator;
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_tensor::error::Result;
 
 /// One prediction of a column.
@@ -45,8 +45,9 @@ impl IterativeImputer {
             let of_column = |column: &usize| known.get(*column).copied().unwrap_or(f64::NAN);
             values.extend(step.from.iter().map(of_column));
         }
-        let response =
-            step.model.respond(FeatureRows::dense(&values, step.from.len()), Method::Predict)?;
+        let response = step
+            .model
+            .respond(FeatureRows::dense(&values, step.from.len()), ResponseMethod::Predict)?;
         let (low, high) =
             self.bounds.get(step.column).copied().flatten().unwrap_or((f64::MIN, f64::MAX));
         for (row, value) in rows.iter().zip(response.column(0)) {

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::estimator::{Estimator, ReadBudget};
-use self::served::ServedModel;
+use self::served::ServedEstimator;
 use tensorserve_pickle as pickle;
 use tensorserve_platform::{InputStyle, files};
 use tensorserve_tabular::ComparedVersions;
@@ -142,13 +142,13 @@ fn open(path: &Path) -> Result<Evaluated> {
 
 /// Reads and compiles the model in a pickle. Also returns the version of scikit-learn that wrote it, if it is
 /// recorded: it is since 0.18.
-fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedModel, Option<String>)> {
+fn read_model(bytes: Vec<u8>, max_bytes: usize) -> Result<(ServedEstimator, Option<String>)> {
     let pickle = pickle::read(bytes, max_bytes)?;
     let budget = ReadBudget::new(&pickle);
     let root = Estimator::root(pickle.root(), &budget).unfrozen()?;
     let version = root.find(&["_sklearn_version"]).and_then(|version| version.text());
     let model = compile::compile(&root)?;
-    let served = ServedModel::new(&root, model)?;
+    let served = ServedEstimator::new(&root, model)?;
     let version = version.map(str::to_owned);
     Ok((served.with_texts(budget.into_texts()), version))
 }

@@ -508,13 +508,13 @@ pub(super) fn uses_before(
 
 /// The features that transformers make.
 pub(super) struct Features {
-    pub(super) values: FeatureValues,
+    pub(super) values: FeatureMatrix,
     /// As in [`FeatureRows`].
     zeros_are_absent: bool,
 }
 
 /// Features in memory.
-pub(super) enum FeatureValues {
+pub(super) enum FeatureMatrix {
     /// Dense rows of this many columns.
     Dense(Vec<f64>, usize),
     Sparse(SparseMatrix),
@@ -526,8 +526,8 @@ impl Features {
         let zeros_are_absent = self.zeros_are_absent;
         let rows = FeatureRows { zeros_are_absent, ..rows };
         match &self.values {
-            FeatureValues::Dense(values, columns) => rows.with_dense(values, *columns),
-            FeatureValues::Sparse(matrix) => rows.with_sparse(matrix),
+            FeatureMatrix::Dense(values, columns) => rows.with_dense(values, *columns),
+            FeatureMatrix::Sparse(matrix) => rows.with_sparse(matrix),
         }
     }
 }
@@ -553,17 +553,17 @@ pub(super) fn apply_steps(
         check.apply(from, step.facts().accepts)?;
         let zeros_are_absent = step.is_sparse_there(from.zeros_are_absent);
         let values = match step.makes_sparse(from.sparse.is_some()) {
-            true => FeatureValues::Sparse(step.apply_sparse(from)?),
+            true => FeatureMatrix::Sparse(step.apply_sparse(from)?),
             false => {
                 let mut to = std::mem::take(&mut spare);
                 to.clear();
                 to.resize(from.len() * step.output(), 0.0);
                 step.apply(from, &mut to)?;
-                FeatureValues::Dense(to, step.output())
+                FeatureMatrix::Dense(to, step.output())
             }
         };
         let made = Features { values, zeros_are_absent };
-        if let Some(Features { values: FeatureValues::Dense(values, _), .. }) =
+        if let Some(Features { values: FeatureMatrix::Dense(values, _), .. }) =
             features.replace(made)
         {
             spare = values;

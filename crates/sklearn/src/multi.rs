@@ -8,7 +8,7 @@ use super::model::{
     ClassScores, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictions, Predictor,
     Regressor, SklearnModel, StepFacts,
 };
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_tensor::error::Result;
 
 /// A model for each output.
@@ -59,7 +59,7 @@ impl Regressor for MultiRegressor {
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         for (column, model) in self.0.models.iter().enumerate() {
-            let response = model.respond(rows, Method::Predict)?;
+            let response = model.respond(rows, ResponseMethod::Predict)?;
             write_column(out, self.0.models.len(), column, response.column(0));
         }
         Ok(())
@@ -156,16 +156,16 @@ pub(super) fn classifier(estimator: &Estimator) -> Result<Predictor> {
 }
 
 /// Models, each of which is also given what those before it predict.
-struct Chain {
+struct ModelChain {
     features: usize,
     models: Vec<SklearnModel>,
     /// The output of each model.
     order: Vec<usize>,
     /// What is given to the models that follow.
-    method: Method,
+    method: ResponseMethod,
 }
 
-impl Chain {
+impl ModelChain {
     fn read(estimator: &Estimator) -> Result<Self> {
         let members = estimator.children(&["estimators_"])?;
         let models = members.iter().map(compile::compile_part).collect::<Result<Vec<_>>>()?;
@@ -185,10 +185,10 @@ impl Chain {
             order.push(place);
         }
         let method = match estimator.text("chain_method_")? {
-            "" => Method::Predict,
-            name => Method::named(estimator, name)?,
+            "" => ResponseMethod::Predict,
+            name => ResponseMethod::named(estimator, name)?,
         };
-        Ok(Chain { features, models, order, method })
+        Ok(ModelChain { features, models, order, method })
     }
 
     /// Calls `take` with each model, its output, and its rows.
@@ -215,7 +215,7 @@ impl Chain {
                 Predictor::Classifier(_) => self.method,
                 Predictor::Regressor(_)
                 | Predictor::MultiClassifier(_)
-                | Predictor::Features(_) => Method::Predict,
+                | Predictor::Features(_) => ResponseMethod::Predict,
             };
             let response = model.respond(own, method)?;
             let last = response.columns.saturating_sub(1);
@@ -230,9 +230,9 @@ impl Chain {
     }
 }
 
-impl Regressor for Chain {
+impl Regressor for ModelChain {
     fn facts(&self) -> StepFacts {
-        StepFacts::of(self.features).accepting(Chain::accepts(self))
+        StepFacts::of(self.features).accepting(ModelChain::accepts(self))
     }
 
     fn outputs(&self) -> Option<usize> {
@@ -241,7 +241,7 @@ impl Regressor for Chain {
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
         self.run(rows, |model, output, rows| {
-            let response = model.respond(rows, Method::Predict)?;
+            let response = model.respond(rows, ResponseMethod::Predict)?;
             write_column(out, self.models.len(), output, response.column(0));
             Ok(())
         })
@@ -250,11 +250,11 @@ impl Regressor for Chain {
 
 /// Reads a `RegressorChain`.
 pub(super) fn regressor_chain(estimator: &Estimator) -> Result<Predictor> {
-    Ok(Predictor::regressor(Chain::read(estimator)?))
+    Ok(Predictor::regressor(ModelChain::read(estimator)?))
 }
 
 struct ClassifierChain {
-    chain: Chain,
+    chain: ModelChain,
     labels: Vec<ClassLabels>,
     scores: MultiScores,
 }
@@ -301,10 +301,10 @@ impl MultiClassifier for ClassifierChain {
 
 /// Reads a `ClassifierChain`, of which each output has two classes. Its predictions are floats.
 pub(super) fn classifier_chain(estimator: &Estimator) -> Result<Predictor> {
-    let mut chain = Chain::read(estimator)?;
+    let mut chain = ModelChain::read(estimator)?;
     // Before 1.4, what follows is always given classes.
     if estimator.find(&["chain_method_"]).is_none() {
-        chain.method = Method::Predict;
+        chain.method = ResponseMethod::Predict;
     }
     let mut by_output: Vec<Option<ClassLabels>> = vec![None; chain.models.len()];
     for (labels, output) in labels_of(estimator, &chain.models)?.into_iter().zip(&chain.order) {

@@ -9,7 +9,7 @@ use super::model::{
     ClassScores, Classifier, Decisions, FeatureRows, MultiClassifier, MultiScores, Predictor,
     SklearnModel, StepFacts,
 };
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_tensor::error::Result;
 
 /// A classifier of two classes.
@@ -17,7 +17,7 @@ enum BinaryMember {
     Model {
         model: SklearnModel,
         /// The method whose values are compared.
-        method: Method,
+        method: ResponseMethod,
     },
     /// Always the same: there was one class only in training.
     Constant(f64),
@@ -37,7 +37,11 @@ impl BinaryMember {
         if classifier.labels.len() != 2 {
             return Err(member.damaged("a member does not have two classes"));
         }
-        let method = Method::first(member, &model, &[Method::Decision, Method::Probability])?;
+        let method = ResponseMethod::first(
+            member,
+            &model,
+            &[ResponseMethod::Decision, ResponseMethod::Probability],
+        )?;
         Ok(BinaryMember::Model { model, method })
     }
 
@@ -64,7 +68,7 @@ impl BinaryMember {
         match self {
             BinaryMember::Constant(value) => Ok(vec![*value; rows.len()]),
             BinaryMember::Model { model, .. } => {
-                Ok(model.respond(rows, Method::Probability)?.column(1).collect())
+                Ok(model.respond(rows, ResponseMethod::Probability)?.column(1).collect())
             }
         }
     }
@@ -72,7 +76,7 @@ impl BinaryMember {
     /// The value above which a row is of the second class.
     fn threshold(&self) -> f64 {
         match self {
-            BinaryMember::Model { method: Method::Probability, .. } => 0.5,
+            BinaryMember::Model { method: ResponseMethod::Probability, .. } => 0.5,
             BinaryMember::Model { .. } | BinaryMember::Constant(_) => 0.0,
         }
     }
@@ -83,7 +87,7 @@ impl BinaryMember {
 
     fn decides(&self) -> bool {
         matches!(self, BinaryMember::Constant(_))
-            || matches!(self, BinaryMember::Model { method: Method::Decision, .. })
+            || matches!(self, BinaryMember::Model { method: ResponseMethod::Decision, .. })
     }
 }
 

@@ -8,39 +8,39 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// A method of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum ResponseMethod {
     Predict,
     Probability,
     Decision,
 }
 
 /// The values that a member answers with for each row.
-pub(super) struct Response {
+pub(super) struct MemberResponse {
     /// How many there are for each row.
     pub(super) columns: usize,
     /// One row after the other.
     pub(super) values: Vec<f64>,
 }
 
-impl Response {
+impl MemberResponse {
     /// Column `column` of all rows.
     pub(super) fn column(&self, column: usize) -> impl Iterator<Item = f64> {
         self.values.iter().skip(column).step_by(self.columns.max(1)).copied()
     }
 }
 
-impl Method {
+impl ResponseMethod {
     /// The first of `methods` that the predictor of `model` has, as scikit-learn looks for it.
     pub(super) fn first(
         estimator: &Estimator,
         model: &SklearnModel,
-        methods: &[Method],
-    ) -> Result<Method> {
+        methods: &[ResponseMethod],
+    ) -> Result<ResponseMethod> {
         for method in methods {
             let has = match method {
-                Method::Predict => true,
-                Method::Probability => model.predictor.has_probabilities(),
-                Method::Decision => match model.predictor.decisions() {
+                ResponseMethod::Predict => true,
+                ResponseMethod::Probability => model.predictor.has_probabilities(),
+                ResponseMethod::Decision => match model.predictor.decisions() {
                     Decisions::None => false,
                     Decisions::Columns(_) => true,
                     Decisions::Unsupported => {
@@ -56,11 +56,11 @@ impl Method {
     }
 
     /// The method of scikit-learn of this name.
-    pub(super) fn named(estimator: &Estimator, name: &str) -> Result<Method> {
+    pub(super) fn named(estimator: &Estimator, name: &str) -> Result<ResponseMethod> {
         match name {
-            "predict" => Ok(Method::Predict),
-            "predict_proba" => Ok(Method::Probability),
-            "decision_function" => Ok(Method::Decision),
+            "predict" => Ok(ResponseMethod::Predict),
+            "predict_proba" => Ok(ResponseMethod::Probability),
+            "decision_function" => Ok(ResponseMethod::Decision),
             other => Err(estimator.unsupported(format_args!("the method {other:?} of a member"))),
         }
     }
@@ -68,16 +68,20 @@ impl Method {
 
 impl SklearnModel {
     /// How many values it answers with for each row: those of all classes for a probability.
-    pub(super) fn response_width(&self, method: Method) -> usize {
+    pub(super) fn response_width(&self, method: ResponseMethod) -> usize {
         match (&self.predictor, method) {
             (Predictor::Regressor(model), _) => model.outputs().unwrap_or(1),
-            (Predictor::Classifier(classifier), Method::Probability) => classifier.labels.len(),
-            (Predictor::Classifier(_), Method::Decision) => match self.predictor.decisions() {
-                Decisions::Columns(columns) => columns,
-                Decisions::None | Decisions::Unsupported => 0,
-            },
-            (Predictor::Classifier(_), Method::Predict) => 1,
-            (Predictor::MultiClassifier(model), Method::Probability) => {
+            (Predictor::Classifier(classifier), ResponseMethod::Probability) => {
+                classifier.labels.len()
+            }
+            (Predictor::Classifier(_), ResponseMethod::Decision) => {
+                match self.predictor.decisions() {
+                    Decisions::Columns(columns) => columns,
+                    Decisions::None | Decisions::Unsupported => 0,
+                }
+            }
+            (Predictor::Classifier(_), ResponseMethod::Predict) => 1,
+            (Predictor::MultiClassifier(model), ResponseMethod::Probability) => {
                 model.scores().widths(model.labels()).iter().sum()
             }
             (Predictor::MultiClassifier(model), _) => model.labels().len(),
@@ -86,18 +90,22 @@ impl SklearnModel {
     }
 
     /// What it answers for `rows`: as a member of an ensemble, all rows at once.
-    pub(super) fn respond(&self, rows: FeatureRows, method: Method) -> Result<Response> {
-        if method == Method::Decision {
+    pub(super) fn respond(
+        &self,
+        rows: FeatureRows,
+        method: ResponseMethod,
+    ) -> Result<MemberResponse> {
+        if method == ResponseMethod::Decision {
             let (columns, values) = self.decide_member(rows)?;
-            return Ok(Response { columns, values });
+            return Ok(MemberResponse { columns, values });
         }
         let columns = self.response_width(method);
         let values = match (&self.predictor, self.run_member(rows)?) {
             (_, Predictions::Numbers(numbers)) => numbers,
             (Predictor::Classifier(classifier), Predictions::Classes { classes, mut scores }) => {
                 match method {
-                    Method::Predict => classifier.label_numbers(&classes),
-                    Method::Probability | Method::Decision => {
+                    ResponseMethod::Predict => classifier.label_numbers(&classes),
+                    ResponseMethod::Probability | ResponseMethod::Decision => {
                         if classifier.scores.are_logs() {
                             scores.iter_mut().for_each(|score| *score = score.exp());
                         }
@@ -106,7 +114,7 @@ impl SklearnModel {
                 }
             }
             (Predictor::MultiClassifier(model), Predictions::MultiClasses { mut scores, .. })
-                if method == Method::Probability =>
+                if method == ResponseMethod::Probability =>
             {
                 if model.scores().are_logs() {
                     scores.iter_mut().flatten().for_each(|score| *score = score.exp());
@@ -122,7 +130,7 @@ impl SklearnModel {
             }
             _ => return Err(Error::internal("a member made predictions of another kind")),
         };
-        Ok(Response { columns, values })
+        Ok(MemberResponse { columns, values })
     }
 }
 

@@ -15,14 +15,14 @@ const DATA: &str = "data";
 const COLUMNS: &str = "columns";
 
 /// One input of the signature that has an input for each column.
-struct InputColumn {
+struct ColumnInput {
     name: String,
     /// The index of the feature.
     feature: usize,
     used: ColumnUse,
 }
 
-impl InputColumn {
+impl ColumnInput {
     fn dtype(&self) -> DType {
         match self.used {
             ColumnUse::Category | ColumnUse::Document => DType::String,
@@ -34,26 +34,26 @@ impl InputColumn {
 }
 
 /// The inputs of a signature.
-enum Inputs {
+enum SignatureInputs {
     /// One matrix of numbers.
     Matrix,
     /// One input for each column that is used, sorted by name.
-    Columns(Vec<InputColumn>),
+    Columns(Vec<ColumnInput>),
 }
 
 /// A model with its signatures.
-pub(super) struct ServedModel {
+pub(super) struct ServedEstimator {
     model: SklearnModel,
     texts: TextTable,
     /// The inputs of each signature, in the order of their names.
-    inputs: Vec<Inputs>,
+    inputs: Vec<SignatureInputs>,
     /// The names of all columns, in the order of the matrix; none if the model does not know them.
     names: Vec<String>,
     /// The names of columns that are not used.
     unused: Vec<String>,
 }
 
-impl ServedModel {
+impl ServedEstimator {
     /// Determines the signatures of the model of the estimator `root`.
     pub(super) fn new(root: &Estimator, model: SklearnModel) -> Result<Self> {
         let uses = model.uses();
@@ -63,22 +63,22 @@ impl ServedModel {
         let names = root.feature_names()?.filter(|names| names.len() == uses.len());
         let has_texts =
             uses.iter().any(|used| matches!(used, ColumnUse::Category | ColumnUse::Document));
-        let columns = || InputColumn::all(names.as_deref(), &uses);
+        let columns = || ColumnInput::all(names.as_deref(), &uses);
         let inputs = match (has_texts, &names) {
-            (false, None) => vec![Inputs::Matrix],
-            (false, Some(_)) => vec![Inputs::Columns(columns()), Inputs::Matrix],
-            (true, _) => vec![Inputs::Columns(columns())],
+            (false, None) => vec![SignatureInputs::Matrix],
+            (false, Some(_)) => vec![SignatureInputs::Columns(columns()), SignatureInputs::Matrix],
+            (true, _) => vec![SignatureInputs::Columns(columns())],
         };
         let named = names.iter().flatten().zip(&uses);
         let unused = named.filter(|(_, used)| **used == ColumnUse::Unused);
         let unused = unused.map(|(name, _)| name.clone()).collect();
         let names = names.unwrap_or_default();
-        Ok(ServedModel { model, texts: TextTable::default(), inputs, names, unused })
+        Ok(ServedEstimator { model, texts: TextTable::default(), inputs, names, unused })
     }
 
     /// With the texts that the model knows.
     pub(super) fn with_texts(self, texts: TextTable) -> Self {
-        ServedModel { texts, ..self }
+        ServedEstimator { texts, ..self }
     }
 
     /// The signatures, sorted by name. All have the same outputs.
@@ -86,13 +86,13 @@ impl ServedModel {
         let mut signatures = Vec::new();
         for inputs in &self.inputs {
             let specs = match inputs {
-                Inputs::Matrix => {
+                SignatureInputs::Matrix => {
                     let shape = [-1, dimension(self.model.features())];
                     let data = TensorSpec::new(DATA, DType::Double, &shape).with_missing_values();
                     vec![data.with_column_names(&self.names)]
                 }
-                Inputs::Columns(columns) => {
-                    let spec = |column: &InputColumn| {
+                SignatureInputs::Columns(columns) => {
+                    let spec = |column: &ColumnInput| {
                         TensorSpec::new(&*column.name, column.dtype(), &[-1]).with_missing_values()
                     };
                     columns.iter().map(spec).collect()
@@ -100,11 +100,11 @@ impl ServedModel {
             };
             let mut signature = Signature::row_by_row(specs, self.model.outputs());
             match inputs {
-                Inputs::Matrix if self.inputs.len() > 1 => {
+                SignatureInputs::Matrix if self.inputs.len() > 1 => {
                     signature.by_columns = Some(COLUMNS.to_owned());
                 }
-                Inputs::Matrix => {}
-                Inputs::Columns(_) => {
+                SignatureInputs::Matrix => {}
+                SignatureInputs::Columns(_) => {
                     signature.unused_columns.clone_from(&self.unused);
                     if self.inputs.len() > 1 {
                         COLUMNS.clone_into(&mut signature.name);
@@ -139,7 +139,7 @@ impl ServedModel {
     }
 
     /// Runs on one input for each of `columns`.
-    fn run_columns(&self, columns: &[InputColumn], inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn run_columns(&self, columns: &[ColumnInput], inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         if columns.len() != inputs.len() {
             let (have, need) = (inputs.len(), columns.len());
             return Err(Error::invalid(format!("the model takes {need} inputs, not {have}")));
@@ -175,12 +175,12 @@ impl ServedModel {
     }
 }
 
-impl InputColumn {
+impl ColumnInput {
     /// The columns that are used, sorted by name. Without names, they are called `x0`, `x1`, …, as
     /// scikit-learn calls them; a single one has the name of a matrix.
-    fn all(names: Option<&[String]>, uses: &[ColumnUse]) -> Vec<InputColumn> {
+    fn all(names: Option<&[String]>, uses: &[ColumnUse]) -> Vec<ColumnInput> {
         let used = uses.iter().copied().enumerate();
-        let mut columns: Vec<InputColumn> = used
+        let mut columns: Vec<ColumnInput> = used
             .filter(|(_, used)| *used != ColumnUse::Unused)
             .map(|(feature, used)| {
                 let name = names.and_then(|names| names.get(feature)).cloned();
@@ -188,7 +188,7 @@ impl InputColumn {
                     1 => DATA.to_owned(),
                     _ => format!("x{feature}"),
                 });
-                InputColumn { name, feature, used }
+                ColumnInput { name, feature, used }
             })
             .collect();
         columns.sort_by(|a, b| a.name.cmp(&b.name));
@@ -197,7 +197,7 @@ impl InputColumn {
 }
 
 /// The number of rows, which all inputs have.
-fn count_rows(columns: &[InputColumn], inputs: &[Tensor]) -> Result<usize> {
+fn count_rows(columns: &[ColumnInput], inputs: &[Tensor]) -> Result<usize> {
     let mut rows = None;
     for (column, input) in columns.iter().zip(inputs) {
         let name = &column.name;
@@ -232,11 +232,11 @@ fn wrong_dtype(input: &Tensor, name: &str, takes: DType) -> Error {
     Error::invalid(format!("input {name:?} has the dtype {dtype}, and the model takes {takes}"))
 }
 
-impl Executable for ServedModel {
+impl Executable for ServedEstimator {
     fn run(&self, signature: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
         match self.inputs.get(signature) {
-            Some(Inputs::Matrix) => self.run_matrix(inputs),
-            Some(Inputs::Columns(columns)) => self.run_columns(columns, inputs),
+            Some(SignatureInputs::Matrix) => self.run_matrix(inputs),
+            Some(SignatureInputs::Columns(columns)) => self.run_columns(columns, inputs),
             None => Err(Error::internal(format!("the model has no signature number {signature}"))),
         }
     }

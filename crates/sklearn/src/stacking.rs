@@ -8,14 +8,14 @@ use super::model::{
     ClassScores, FeatureRows, LabelledClassifier, MultiClassifier, MultiScores, Predictor,
     SklearnModel, StepFacts, Transformer,
 };
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_pickle::PickleValue;
 use tensorserve_tensor::error::Result;
 
 /// A member and what is taken from it.
 struct StackedMember {
     model: SklearnModel,
-    method: Method,
+    method: ResponseMethod,
     /// The columns that are taken: of the probabilities of two classes, the second is enough.
     taken: Vec<usize>,
 }
@@ -78,9 +78,9 @@ impl Transformer for StackedMembers {
 }
 
 /// The columns that are taken of what `model` answers.
-fn taken_columns(model: &SklearnModel, method: Method) -> Vec<usize> {
+fn taken_columns(model: &SklearnModel, method: ResponseMethod) -> Vec<usize> {
     let width = model.response_width(method);
-    if method == Method::Probability
+    if method == ResponseMethod::Probability
         && let Predictor::MultiClassifier(several) = &model.predictor
         && let MultiScores::Separate(_) = several.scores()
     {
@@ -92,7 +92,7 @@ fn taken_columns(model: &SklearnModel, method: Method) -> Vec<usize> {
         }
         return taken;
     }
-    (usize::from(method == Method::Probability && width == 2)..width).collect()
+    (usize::from(method == ResponseMethod::Probability && width == 2)..width).collect()
 }
 
 /// Reads the members of a `StackingClassifier` or a `StackingRegressor`.
@@ -106,9 +106,9 @@ pub(super) fn members(estimator: &Estimator) -> Result<Box<dyn Transformer>> {
     let mut members = Vec::with_capacity(all.len());
     for (member, method) in all.iter().zip(methods) {
         let name = PickleValue::text(method).unwrap_or_default();
-        let named = Method::named(estimator, name)?;
+        let named = ResponseMethod::named(estimator, name)?;
         let model = compile::compile_part(member)?;
-        let method = Method::first(member, &model, &[named])?;
+        let method = ResponseMethod::first(member, &model, &[named])?;
         let taken = taken_columns(&model, method);
         members.push(StackedMember { model, method, taken });
     }

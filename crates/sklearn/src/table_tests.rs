@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::executable::aligned;
 use super::read_model;
-use super::served::ServedModel;
+use super::served::ServedEstimator;
 use super::tests::{compare_within, number};
 use tensorserve_codec::base64;
 use tensorserve_platform::{Executable, RunOptions};
@@ -32,7 +32,7 @@ fn cases(name: &str) -> Vec<TableCase> {
     serde_json::from_reader(file).expect("cases")
 }
 
-fn model(case: &TableCase) -> ServedModel {
+fn model(case: &TableCase) -> ServedEstimator {
     let mut file = Vec::new();
     base64::decode(case.file.as_bytes(), base64::Alphabet::Standard, &mut file).expect("file");
     let read = read_model(file, 1 << 26);
@@ -40,7 +40,7 @@ fn model(case: &TableCase) -> ServedModel {
 }
 
 /// The signature with one input for each column, and its index.
-fn by_columns(model: &ServedModel) -> (usize, Signature) {
+fn by_columns(model: &ServedEstimator) -> (usize, Signature) {
     (0, model.signatures().swap_remove(0))
 }
 
@@ -77,7 +77,7 @@ fn cell(value: &Json) -> f64 {
     }
 }
 
-fn run(case: &TableCase, model: &ServedModel, rows: &[usize]) -> Result<Vec<(String, Tensor)>> {
+fn run(case: &TableCase, model: &ServedEstimator, rows: &[usize]) -> Result<Vec<(String, Tensor)>> {
     let (index, signature) = by_columns(model);
     let inputs = tensors(&signature, case, rows);
     let outputs = model.run(index, &inputs, RunOptions::default())?;
@@ -106,7 +106,7 @@ fn check(name: &str, least_rows: usize) {
 }
 
 /// Compares the predictions of `model` with those of `case`, of the file `name`.
-pub(super) fn check_case(name: &str, case: &TableCase, model: &ServedModel) {
+pub(super) fn check_case(name: &str, case: &TableCase, model: &ServedEstimator) {
     let mut accepted = Vec::new();
     for (row, want) in case.expected.iter().enumerate() {
         let shown = format!("{name}: row {row} of {}", case.name);
@@ -128,7 +128,7 @@ pub(super) fn check_case(name: &str, case: &TableCase, model: &ServedModel) {
 }
 
 /// All rows in one run give what each gives alone.
-fn check_together(case: &TableCase, model: &ServedModel, rows: &[usize]) {
+fn check_together(case: &TableCase, model: &ServedEstimator, rows: &[usize]) {
     let outputs = run(case, model, rows).unwrap_or_else(|error| panic!("{}: {error}", case.name));
     for (output, got) in outputs {
         for (place, row) in rows.iter().enumerate() {

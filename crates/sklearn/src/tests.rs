@@ -37,7 +37,7 @@ fn cases(version: &str) -> Vec<(Case, Vec<u8>)> {
     decoded.collect()
 }
 
-fn model(bytes: Vec<u8>) -> Result<ServedModel> {
+fn model(bytes: Vec<u8>) -> Result<ServedEstimator> {
     read_model(bytes, 1 << 24).map(|(model, _)| model)
 }
 
@@ -56,7 +56,7 @@ fn input(rows: &[Vec<Json>]) -> Tensor {
 }
 
 /// The outputs of a model, with their names.
-fn predict(model: &ServedModel, data: Tensor) -> Result<Vec<(String, Tensor)>> {
+fn predict(model: &ServedEstimator, data: Tensor) -> Result<Vec<(String, Tensor)>> {
     let outputs = model.run(0, &[data], RunOptions::default())?;
     let names = model.signatures().swap_remove(0).outputs.into_iter().map(|spec| spec.alias);
     Ok(names.zip(outputs).collect())

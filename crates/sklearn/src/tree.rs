@@ -4,7 +4,7 @@ use super::estimator::Estimator;
 use super::model::FeatureRows;
 use tensorserve_pickle::{NumpyArray, dtype_kind};
 use tensorserve_tabular::trees::{
-    BitSets, Forest, Leaf, SplitAt, Splits, StoredNode as NodeOfForest, TreeShape, word_and_bit,
+    BitSets, Forest, Leaf, SplitAt, Splits, StoredNode, TreeShape, word_and_bit,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -94,7 +94,7 @@ pub(super) struct SklearnTrees {
 }
 
 /// A node as a file stores it.
-pub(super) struct StoredNode {
+pub(super) struct SklearnNode {
     /// The feature and the threshold; `None` for a leaf.
     pub(super) split: Option<(i64, f64)>,
     /// The split, if it is by categories; the threshold is not used then.
@@ -126,7 +126,7 @@ impl SklearnTrees {
     pub(super) fn add(
         &mut self,
         estimator: &Estimator,
-        stored: &[StoredNode],
+        stored: &[SklearnNode],
         columns: Option<&[usize]>,
         mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
     ) -> Result<()> {
@@ -142,7 +142,7 @@ impl SklearnTrees {
                 let mut values = Vec::with_capacity(width);
                 leaf(number, depth as usize, &mut values);
                 values.resize(width, 0.0);
-                return Ok(NodeOfForest::Leaf(Leaf::from_values(values)));
+                return Ok(StoredNode::Leaf(Leaf::from_values(values)));
             };
             let column = column_of(feature, columns).filter(|column| *column < features);
             let column = column.ok_or_else(|| {
@@ -155,7 +155,7 @@ impl SklearnTrees {
                 }
                 None => SplitAt::Threshold(threshold),
             };
-            Ok(NodeOfForest::Split {
+            Ok(StoredNode::Split {
                 feature: column,
                 at,
                 missing_right: !node.missing_left,
@@ -199,7 +199,7 @@ pub(super) fn to_single_precision(rows: FeatureRows) -> Vec<f64> {
 
 /// A fitted `sklearn.tree._tree.Tree`.
 pub(super) struct PickledTree<'a> {
-    pub(super) nodes: Vec<StoredNode>,
+    pub(super) nodes: Vec<SklearnNode>,
     /// For each node, `width` values for each of `outputs` outputs.
     values: Vec<f64>,
     pub(super) outputs: usize,
@@ -233,7 +233,7 @@ impl<'a> PickledTree<'a> {
         let missing = missing.unwrap_or_else(|| vec![0; count]);
         let children = left.into_iter().zip(right).zip(missing);
         let nodes = feature.into_iter().zip(threshold).zip(children);
-        let nodes = nodes.map(|(split, ((left, right), missing))| StoredNode {
+        let nodes = nodes.map(|(split, ((left, right), missing))| SklearnNode {
             split: (left > TREE_LEAF).then_some(split),
             categories: None,
             missing_left: missing != 0,

@@ -9,13 +9,13 @@ use super::model::{
     ClassScores, Classifier, FeatureRows, Predictions, Predictor, Regressor, SklearnModel,
     StepFacts,
 };
-use super::response::Method;
+use super::response::ResponseMethod;
 use tensorserve_tensor::error::Result;
 
 /// A classifier of two classes with another threshold.
 struct ThresholdClassifier {
     model: SklearnModel,
-    method: Method,
+    method: ResponseMethod,
     threshold: f64,
     /// The class that is predicted from the threshold on.
     positive: usize,
@@ -32,10 +32,10 @@ impl Classifier for ThresholdClassifier {
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let response = self.model.respond(rows, self.method)?;
-        let column = if self.method == Method::Probability { self.positive } else { 0 };
+        let column = if self.method == ResponseMethod::Probability { self.positive } else { 0 };
         let sign = match self.method {
-            Method::Decision if self.positive == 0 => -1.0,
-            Method::Decision | Method::Probability | Method::Predict => 1.0,
+            ResponseMethod::Decision if self.positive == 0 => -1.0,
+            ResponseMethod::Decision | ResponseMethod::Probability | ResponseMethod::Predict => 1.0,
         };
         for (class, value) in classes.iter_mut().zip(response.column(column)) {
             let is_positive = sign * value >= self.threshold;
@@ -55,16 +55,16 @@ pub(super) fn threshold(estimator: &Estimator) -> Result<Predictor> {
     let inner = estimator.child(estimator.attribute(&["estimator_", "estimator"])?)?;
     let model = compile::compile_part(&inner)?;
     let methods = match estimator.text("response_method")? {
-        "predict_proba" => vec![Method::Probability],
-        "decision_function" => vec![Method::Decision],
-        _ => vec![Method::Probability, Method::Decision],
+        "predict_proba" => vec![ResponseMethod::Probability],
+        "decision_function" => vec![ResponseMethod::Decision],
+        _ => vec![ResponseMethod::Probability, ResponseMethod::Decision],
     };
-    let method = Method::first(estimator, &model, &methods)?;
+    let method = ResponseMethod::first(estimator, &model, &methods)?;
     let threshold = estimator.find(&["best_threshold_", "threshold"]);
     let threshold = match threshold.and_then(|threshold| threshold.float()) {
         Some(threshold) => threshold,
         // "auto".
-        None if method == Method::Probability => 0.5,
+        None if method == ResponseMethod::Probability => 0.5,
         None => 0.0,
     };
     let Predictor::Classifier(classifier) = &model.predictor else {
@@ -105,7 +105,7 @@ impl Regressor for TransformedRegressor {
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
-        let response = self.model.respond(rows, Method::Predict)?;
+        let response = self.model.respond(rows, ResponseMethod::Predict)?;
         out.iter_mut().zip(response.values).for_each(|(out, value)| *out = value);
         self.function.apply(out, response.columns);
         Ok(())

@@ -65,7 +65,7 @@ impl Link {
 }
 
 /// A point of an isotonic regression.
-pub type Point = (f64, f64);
+pub type IsotonicPoint = (f64, f64);
 
 /// An isotonic regression: points that straight lines connect. How libraries round the lines differs.
 pub struct Isotonic {
@@ -78,7 +78,7 @@ pub enum Located {
     /// At a point.
     At(f64),
     /// Between two that follow each other.
-    Between(Point, Point),
+    Between(IsotonicPoint, IsotonicPoint),
     /// Below all points, of which this is the first.
     Below(f64),
     /// Above all points, of which this is the last; or NaN.
@@ -99,14 +99,14 @@ impl Isotonic {
     }
 
     /// The point `index`; NaN if there is none.
-    pub fn point(&self, index: usize) -> Point {
+    pub fn point(&self, index: usize) -> IsotonicPoint {
         let at = |values: &[f64]| values.get(index).copied().unwrap_or(f64::NAN);
         (at(&self.xs), at(&self.ys))
     }
 
     /// The two points on both sides of `x`, the upper of which may be at it; of values beyond the points, the two
     /// that are closest. `None` if there is one point only.
-    pub fn around(&self, x: f64) -> Option<(Point, Point)> {
+    pub fn around(&self, x: f64) -> Option<(IsotonicPoint, IsotonicPoint)> {
         let last = self.xs.len().checked_sub(1).filter(|last| *last > 0)?;
         let high = self.xs.partition_point(|point| *point < x).clamp(1, last);
         Some((self.point(high - 1), self.point(high)))

@@ -147,7 +147,7 @@ fn helpers() -> Option<&'static ThreadPool> {
 }
 
 /// The outputs of a piece.
-type PieceOutputs = Result<Vec<Tensor>, Failed>;
+type PieceOutputs = Result<Vec<Tensor>, SpreadFailed>;
 
 /// A run whose pieces several threads take.
 struct SpreadRun {
@@ -167,7 +167,7 @@ struct SpreadRun {
 
 /// The batch is to be run again on one thread, for its error.
 #[derive(Clone, Copy)]
-struct Failed;
+struct SpreadFailed;
 
 impl SpreadRun {
     fn run_piece(&self, piece: usize) -> PieceOutputs {
@@ -180,7 +180,7 @@ impl SpreadRun {
             Some(budget) => budget.enter(run),
             None => run(),
         };
-        outputs.map_err(|_| Failed)
+        outputs.map_err(|_| SpreadFailed)
     }
 
     /// Takes pieces until none is left.

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::document::{
     CatboostDocument, CategoryFeature, CtrBase, CtrFeature, CtrKind, CtrTable, CtrValues,
-    FeatureCombination, FloatFeature, MissingNumber, OneHotFeature, StoredNode, StoredTrees,
+    FeatureCombination, FloatFeature, MissingNumber, NonSymmetricNode, OneHotFeature, StoredTrees,
 };
 use tensorserve_codec::flatbuffer::{FlatFile, Table};
 use tensorserve_tensor::error::{Error, Result};
@@ -55,7 +55,7 @@ const INTERPOLATION: usize = 19;
 pub(super) fn read(bytes: &[u8]) -> Result<CatboostDocument> {
     let rest =
         bytes.strip_prefix(MAGIC).ok_or_else(|| Error::damaged("the first bytes are not CBM1"))?;
-    let mut rest = Parts { rest };
+    let mut rest = CbmParts { rest };
     let size = rest.u32()? as usize;
     let core = FlatFile::new(rest.take(size)?);
     let core = Table::root(&core)?;
@@ -82,11 +82,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<CatboostDocument> {
 }
 
 /// What follows the core.
-struct Parts<'a> {
+struct CbmParts<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> CbmParts<'a> {
     fn take(&mut self, size: usize) -> Result<&'a [u8]> {
         let split = self.rest.split_at_checked(size);
         let (part, rest) = split.ok_or_else(|| Error::damaged("the file was cut short"))?;
@@ -163,7 +163,7 @@ fn stored_trees(trees: &Table) -> Result<StoredTrees> {
     }
     #[allow(clippy::cast_possible_truncation)] // Two halves.
     let nodes = splits.into_iter().zip(steps).zip(leaf_ids).map(|((split, step), leaf)| {
-        StoredNode { split, left: step as u16, right: (step >> u16::BITS) as u16, leaf }
+        NonSymmetricNode { split, left: step as u16, right: (step >> u16::BITS) as u16, leaf }
     });
     let nodes = nodes.collect();
     Ok(StoredTrees::Others { starts: indices(trees.ints(STARTS)?)?, nodes, leaves })
@@ -250,7 +250,7 @@ fn ctr_base(base: &Table) -> Result<CtrBase> {
     })
 }
 
-fn read_tables(parts: &mut Parts) -> Result<Vec<CtrTable>> {
+fn read_tables(parts: &mut CbmParts) -> Result<Vec<CtrTable>> {
     let count = parts.size()?;
     let mut tables = Vec::new();
     for _ in 0..count {

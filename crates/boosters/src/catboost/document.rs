@@ -130,7 +130,7 @@ pub(super) enum StoredTrees {
     },
     Others {
         starts: Vec<usize>,
-        nodes: Vec<StoredNode>,
+        nodes: Vec<NonSymmetricNode>,
         leaves: Vec<f64>,
     },
 }
@@ -143,7 +143,7 @@ impl Default for StoredTrees {
 
 /// A node of a tree whose levels have several splits.
 #[derive(Clone, Copy)]
-pub(super) struct StoredNode {
+pub(super) struct NonSymmetricNode {
     pub(super) split: i32,
     /// The distances to the children; 0 if the walk ends here.
     pub(super) left: u16,

@@ -17,13 +17,13 @@ const MAX_BIN: usize = 254;
 const MAX_COMPARED_BORDERS: usize = 128;
 
 /// The rows that are compared with a border at a time: their counts fit in registers.
-const LANES: usize = 16;
+const COMPARED_ROWS: usize = 16;
 
 /// The most columns; a split has 24 bits for its own.
 const MAX_COLUMNS: usize = 1 << 20;
 
 /// Makes columns of bins of rows.
-pub(super) struct Binarizer {
+pub(super) struct FeatureQuantizer {
     floats: Vec<BinnedFloat>,
     one_hots: Vec<BinnedValue>,
     combinations: Vec<BinnedCombination>,
@@ -63,8 +63,8 @@ pub(super) struct BinSplit {
     pub(super) bin: u8,
 }
 
-impl Binarizer {
-    /// The binarizer of a model, and its splits.
+impl FeatureQuantizer {
+    /// The quantizer of a model, and its splits.
     pub(super) fn new(document: &mut CatboostDocument) -> Result<(Self, Vec<BinSplit>)> {
         let mut splits = Vec::new();
         let mut columns = 0;
@@ -114,7 +114,7 @@ impl Binarizer {
                 }
             }
         }
-        Ok((Binarizer { floats, one_hots, combinations, tables, columns }, splits))
+        Ok((FeatureQuantizer { floats, one_hots, combinations, tables, columns }, splits))
     }
 
     /// Writes the bins of `block` to `bins`: columns of `stride` rows.
@@ -199,10 +199,14 @@ fn check_borders(borders: &[f32]) -> Result<()> {
 /// Writes how many of `borders` each value is above.
 fn count_borders(values: &[f32], missing: MissingNumber, borders: &[f32], column: &mut [u8]) {
     if values.len() == BLOCK && borders.len() <= MAX_COMPARED_BORDERS {
-        let lanes = values.as_chunks::<LANES>().0.iter().zip(column.as_chunks_mut::<LANES>().0);
-        for (values, bins) in lanes {
+        let groups = values
+            .as_chunks::<COMPARED_ROWS>()
+            .0
+            .iter()
+            .zip(column.as_chunks_mut::<COMPARED_ROWS>().0);
+        for (values, bins) in groups {
             let values = values.map(|value| missing.replaced(value));
-            let mut counts = [0_u32; LANES];
+            let mut counts = [0_u32; COMPARED_ROWS];
             for border in borders {
                 for (count, value) in counts.iter_mut().zip(&values) {
                     *count += u32::from(value > border);

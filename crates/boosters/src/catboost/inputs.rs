@@ -40,11 +40,11 @@ pub(super) enum FeatureKind {
 /// The values of all inputs of a request.
 pub(super) enum InputValues<'t> {
     Matrix { values: &'t [f64], columns: &'t [usize], width: usize },
-    Features(Vec<(FeatureKind, FeatureValues<'t>)>),
+    Features(Vec<(FeatureKind, CatboostInput<'t>)>),
 }
 
 /// The values of an input; a single one is that of every row.
-pub(super) enum FeatureValues<'t> {
+pub(super) enum CatboostInput<'t> {
     Numbers(&'t [f64]),
     Texts(Vec<&'t [u8]>),
 }
@@ -164,15 +164,15 @@ fn read_features<'t>(
             )));
         }
         let values = match feature.kind {
-            FeatureKind::Number(_) => input.values().map(FeatureValues::Numbers),
+            FeatureKind::Number(_) => input.values().map(CatboostInput::Numbers),
             FeatureKind::Category(_) => {
-                input.strings().map(|texts| FeatureValues::Texts(texts.iter().collect()))
+                input.strings().map(|texts| CatboostInput::Texts(texts.iter().collect()))
             }
         };
         let values = values.ok_or_else(|| wrong_dtype(name, input, feature.kind.dtype()))?;
         let len = match &values {
-            FeatureValues::Numbers(numbers) => numbers.len(),
-            FeatureValues::Texts(texts) => texts.len(),
+            CatboostInput::Numbers(numbers) => numbers.len(),
+            CatboostInput::Texts(texts) => texts.len(),
         };
         match count {
             None => count = Some(len),
@@ -206,13 +206,13 @@ impl InputValues<'_> {
             InputValues::Features(features) => {
                 for (kind, values) in features {
                     match (kind, values) {
-                        (FeatureKind::Number(column), FeatureValues::Numbers(numbers)) => {
+                        (FeatureKind::Number(column), CatboostInput::Numbers(numbers)) => {
                             let to = block.floats.get_mut(column * rows..).unwrap_or_default();
                             for (row, to) in to.iter_mut().take(rows).enumerate() {
                                 *to = numbers.get(first + row).copied().unwrap_or(f64::NAN) as f32;
                             }
                         }
-                        (FeatureKind::Category(column), FeatureValues::Texts(texts)) => {
+                        (FeatureKind::Category(column), CatboostInput::Texts(texts)) => {
                             let to = block.categories.get_mut(column * rows..).unwrap_or_default();
                             for (row, to) in to.iter_mut().take(rows).enumerate() {
                                 *to =

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::document::{
     CatboostDocument, CategoryFeature, CtrBase, CtrFeature, CtrKind, CtrTable, CtrValues,
-    FeatureCombination, FloatFeature, MissingNumber, OneHotFeature, StoredNode, StoredTrees,
+    FeatureCombination, FloatFeature, MissingNumber, NonSymmetricNode, OneHotFeature, StoredTrees,
 };
 use tensorserve_codec::json::number::Number;
 use tensorserve_codec::json::scan::{Cursor, SyntaxError};
@@ -339,12 +339,12 @@ fn read_other_trees(trees: &[Json], document: &mut CatboostDocument) -> Result<(
 /// Adds a node and those below it; returns its index. The depth is bounded by that of the JSON.
 fn read_node(
     json: &Json,
-    nodes: &mut Vec<StoredNode>,
+    nodes: &mut Vec<NonSymmetricNode>,
     leaves: &mut Vec<f64>,
     dimension: &mut usize,
 ) -> Result<usize> {
     let index = nodes.len();
-    nodes.push(StoredNode { split: -1, left: 0, right: 0, leaf: 0 });
+    nodes.push(NonSymmetricNode { split: -1, left: 0, right: 0, leaf: 0 });
     let node = match json.get("value") {
         Some(value) => {
             let first = leaves.len();
@@ -361,7 +361,7 @@ fn read_node(
                 )));
             }
             let leaf = u32::try_from(first).map_err(|_| Error::damaged("too many leaves"))?;
-            StoredNode { split: -1, left: 0, right: 0, leaf }
+            NonSymmetricNode { split: -1, left: 0, right: 0, leaf }
         }
         None => {
             let split = json.get("split").ok_or_else(|| missing("split"))?;
@@ -372,7 +372,7 @@ fn read_node(
                     .map_err(|_| Error::unsupported("a tree has too many nodes"))
             };
             let (left, right) = (child("left")?, child("right")?);
-            StoredNode { split: int(split, "split_index")?, left, right, leaf: 0 }
+            NonSymmetricNode { split: int(split, "split_index")?, left, right, leaf: 0 }
         }
     };
     if let Some(slot) = nodes.get_mut(index) {

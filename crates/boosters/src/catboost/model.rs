@@ -1,7 +1,7 @@
 //! A model as it is evaluated, whatever the format of its file.
 
 use super::document::CatboostDocument;
-use super::features::{BLOCK, Binarizer};
+use super::features::{BLOCK, FeatureQuantizer};
 use super::inputs::ModelInputs;
 use super::output::Prediction;
 use super::rows::RowBlock;
@@ -21,7 +21,7 @@ pub(super) struct CatboostModel {
     /// The version of the library that wrote it; empty if not recorded.
     pub(super) written_by: String,
     inputs: ModelInputs,
-    binarizer: Binarizer,
+    quantizer: FeatureQuantizer,
     trees: Trees,
     dimension: usize,
     scale: f64,
@@ -51,7 +51,7 @@ impl CatboostModel {
             )));
         }
         let inputs = ModelInputs::new(&document)?;
-        let (binarizer, splits) = Binarizer::new(&mut document)?;
+        let (quantizer, splits) = FeatureQuantizer::new(&mut document)?;
         let trees = Trees::new(std::mem::take(&mut document.trees), &splits, dimension)?;
         let version = &document.info.version;
         Ok(CatboostModel {
@@ -60,7 +60,7 @@ impl CatboostModel {
                 false => format!("CatBoost {version}"),
             },
             inputs,
-            binarizer,
+            quantizer,
             trees,
             dimension,
             scale: document.scale,
@@ -96,7 +96,7 @@ impl Executable for CatboostModel {
             values.fill(number * BLOCK, &mut block);
             // A large part of a block is evaluated as a whole one.
             let stride = if block.rows < FEW_ROWS { block.rows } else { BLOCK };
-            self.binarizer.write(&block, stride, &mut bins);
+            self.quantizer.write(&block, stride, &mut bins);
             self.trees.add_to(sums, self.dimension, &bins, stride);
             for sums in sums.chunks_exact_mut(self.dimension) {
                 sums.iter_mut().zip(&self.bias).for_each(|(x, bias)| *x = self.scale * *x + bias);

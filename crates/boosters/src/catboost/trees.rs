@@ -1,6 +1,6 @@
 //! Trees as they are evaluated, on columns of bins.
 
-use super::document::{StoredNode, StoredTrees};
+use super::document::{NonSymmetricNode, StoredTrees};
 use super::features::{BLOCK, BinSplit};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -8,7 +8,7 @@ use tensorserve_tensor::error::{Error, Result};
 const MAX_DEPTH: usize = 24;
 
 /// The number of rows that are walked through a tree in parallel.
-const LANES: usize = 8;
+const PARALLEL_ROWS: usize = 8;
 
 /// The depth up to which the index of a leaf is one byte.
 const BYTE_DEPTH: usize = 8;
@@ -83,8 +83,8 @@ impl Trees {
             }
             Trees::Others { starts, nodes, leaves } => {
                 for start in starts {
-                    for (group, sums) in sums.chunks_mut(dimension * LANES).enumerate() {
-                        let found = walk(*start, nodes, bins, stride, group * LANES);
+                    for (group, sums) in sums.chunks_mut(dimension * PARALLEL_ROWS).enumerate() {
+                        let found = walk(*start, nodes, bins, stride, group * PARALLEL_ROWS);
                         for (sums, at) in sums.chunks_exact_mut(dimension).zip(found) {
                             let leaf = nodes.get(at as usize).map_or(0, |node| node.leaf as usize);
                             add_leaf(sums, leaves.get(leaf..).unwrap_or_default());
@@ -132,8 +132,8 @@ fn symmetric(
 
 fn tree_node(
     index: usize,
-    node: &StoredNode,
-    nodes: &[StoredNode],
+    node: &NonSymmetricNode,
+    nodes: &[NonSymmetricNode],
     splits: &[BinSplit],
     leaves: usize,
     dimension: usize,
@@ -216,31 +216,37 @@ fn add_leaf(sums: &mut [f64], values: &[f64]) {
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
-/// The nodes where [`LANES`] rows from `first` on end that start from `start`. They are walked in
+/// The nodes where [`PARALLEL_ROWS`] rows from `first` on end that start from `start`. They are walked in
 /// parallel, as each step depends on the one before.
-fn walk(start: u32, nodes: &[TreeNode], bins: &[u8], stride: usize, first: usize) -> [u32; LANES] {
-    let mut lanes = [start; LANES];
-    if stride - first < LANES {
-        for (lane, at) in lanes.iter_mut().take(stride - first).enumerate() {
+fn walk(
+    start: u32,
+    nodes: &[TreeNode],
+    bins: &[u8],
+    stride: usize,
+    first: usize,
+) -> [u32; PARALLEL_ROWS] {
+    let mut reached = [start; PARALLEL_ROWS];
+    if stride - first < PARALLEL_ROWS {
+        for (offset, at) in reached.iter_mut().take(stride - first).enumerate() {
             loop {
-                let next = next_node(*at, nodes, bins, stride, first + lane);
+                let next = next_node(*at, nodes, bins, stride, first + offset);
                 if next == *at {
                     break;
                 }
                 *at = next;
             }
         }
-        return lanes;
+        return reached;
     }
     loop {
         let mut moved = 0;
-        for (lane, at) in lanes.iter_mut().enumerate() {
-            let next = next_node(*at, nodes, bins, stride, first + lane);
+        for (offset, at) in reached.iter_mut().enumerate() {
+            let next = next_node(*at, nodes, bins, stride, first + offset);
             moved |= next ^ *at;
             *at = next;
         }
         if moved == 0 {
-            return lanes;
+            return reached;
         }
     }
 }

@@ -14,7 +14,7 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// All trees of a model. A leaf with a linear model has two values: the one without it, and its index.
 #[derive(Default)]
-pub(super) struct Forest {
+pub(super) struct LightgbmForest {
     trees: trees::Forest<LightgbmSplits>,
     linear_leaves: Vec<FlatLinearLeaf>,
     /// The terms of all linear leaves.
@@ -36,7 +36,7 @@ enum SpecialSplit {
     Categories(usize),
 }
 
-/// The linear model of a leaf: a constant, and a range of [`Forest::terms`].
+/// The linear model of a leaf: a constant, and a range of [`LightgbmForest::terms`].
 struct FlatLinearLeaf {
     constant: f64,
     start: usize,
@@ -114,7 +114,7 @@ impl LightgbmSplits {
     }
 }
 
-impl Forest {
+impl LightgbmForest {
     /// Adds a tree, whose values are added to output number `output`.
     pub(super) fn add(
         &mut self,
@@ -126,7 +126,7 @@ impl Forest {
         let root = if tree.splits.is_empty() { !0 } else { 0 };
         let width = if tree.linear.is_empty() { 1 } else { 2 };
         let most_nodes = tree.splits.len() + tree.leaves.len();
-        let Forest { trees, linear_leaves, terms } = self;
+        let LightgbmForest { trees, linear_leaves, terms } = self;
         let shape = TreeShape { output, features, width, most_nodes: most_nodes.max(1) };
         trees.add_tree(shape, root, |from, _, splits| {
             let Ok(index) = usize::try_from(from) else {

@@ -1,6 +1,6 @@
 //! A model as it is evaluated, whatever the format of its file.
 
-use super::forest::Forest;
+use super::forest::LightgbmForest;
 use super::objective::{Objective, OutputTransform};
 use super::tree::LightgbmTree;
 use tensorserve_platform::{Executable, RunOptions};
@@ -55,7 +55,7 @@ pub(super) struct LightgbmModel {
     pub(super) outputs: usize,
     averages: bool,
     objective: Objective,
-    forest: Forest,
+    forest: LightgbmForest,
     /// The labels of a pickled classifier.
     pub(super) labels: Option<ClassLabels>,
     /// Whether the file may be one of LightGBM 3.2 with linear trees, of which it would lack the coefficients.
@@ -94,7 +94,7 @@ impl LightgbmModel {
             outputs,
             averages: header.averages,
             objective: objective.unwrap_or(Objective::CUSTOM),
-            forest: Forest::default(),
+            forest: LightgbmForest::default(),
             labels: None,
             may_lack_coefficients: false,
         })

@@ -73,7 +73,7 @@ pub(super) fn read(text: &[u8]) -> Result<LightgbmModel> {
 }
 
 /// Refuses a file that was cut short.
-fn check_end(fields: &Fields, header: &ModelHeader, trees: usize, ends: bool) -> Result<()> {
+fn check_end(fields: &KeyValueLines, header: &ModelHeader, trees: usize, ends: bool) -> Result<()> {
     let promised = fields.find("tree_sizes").map(|sizes| words(sizes).count());
     if let Some(promised) = promised.filter(|promised| *promised != trees) {
         return Err(Error::damaged(format!(
@@ -109,9 +109,9 @@ impl<'a> Iterator for Lines<'a> {
 
 /// Lines `name=value`; of equal names, the last counts. A line without `=` is a name.
 #[derive(Default)]
-struct Fields<'a>(Vec<(&'a [u8], &'a [u8])>);
+struct KeyValueLines<'a>(Vec<(&'a [u8], &'a [u8])>);
 
-impl<'a> Fields<'a> {
+impl<'a> KeyValueLines<'a> {
     fn push(&mut self, line: &'a [u8]) {
         let length = memchr::memchr(b'=', line).unwrap_or(line.len());
         let (name, value) = line.split_at(length);
@@ -173,8 +173,8 @@ fn wrong_number(name: &str, word: &[u8]) -> Error {
 }
 
 /// The lines before the trees, and whether a tree follows.
-fn read_header<'a>(lines: &mut Lines<'a>) -> Result<(Fields<'a>, bool)> {
-    let mut fields = Fields::default();
+fn read_header<'a>(lines: &mut Lines<'a>) -> Result<(KeyValueLines<'a>, bool)> {
+    let mut fields = KeyValueLines::default();
     for line in lines.by_ref() {
         if line.starts_with(TREE) {
             return Ok((fields, true));
@@ -192,7 +192,7 @@ fn read_header<'a>(lines: &mut Lines<'a>) -> Result<(Fields<'a>, bool)> {
     Ok((fields, false))
 }
 
-fn model_header(fields: &Fields) -> Result<ModelHeader> {
+fn model_header(fields: &KeyValueLines) -> Result<ModelHeader> {
     let classes = fields.number("num_class")?;
     let last_feature: usize = fields.number("max_feature_idx")?;
     let names = words(fields.find("feature_names").unwrap_or_default());
@@ -207,7 +207,7 @@ fn model_header(fields: &Fields) -> Result<ModelHeader> {
 }
 
 fn read_tree(lines: &mut Lines) -> Result<LightgbmTree> {
-    let mut fields = Fields::default();
+    let mut fields = KeyValueLines::default();
     for line in lines.by_ref() {
         if line.is_empty() {
             break;
@@ -231,7 +231,7 @@ fn read_tree(lines: &mut Lines) -> Result<LightgbmTree> {
 }
 
 /// The nodes that split, and the words of their category sets.
-fn read_splits(fields: &Fields, count: usize) -> Result<(Vec<SplitNode>, Vec<u32>)> {
+fn read_splits(fields: &KeyValueLines, count: usize) -> Result<(Vec<SplitNode>, Vec<u32>)> {
     let left: Vec<i64> = fields.numbers_of_len("left_child", count)?;
     let right: Vec<i64> = fields.numbers_of_len("right_child", count)?;
     let feature: Vec<usize> = fields.numbers_of_len("split_feature", count)?;
@@ -277,7 +277,7 @@ fn condition(threshold: f64, kind: u8, boundaries: &[usize]) -> Result<SplitCond
 }
 
 /// The linear models of the leaves.
-fn read_linear(fields: &Fields, count: usize) -> Result<Vec<LinearLeaf>> {
+fn read_linear(fields: &KeyValueLines, count: usize) -> Result<Vec<LinearLeaf>> {
     let constants: Vec<f64> = fields.numbers_of_len("leaf_const", count)?;
     let lengths: Vec<usize> = fields.numbers_of_len("num_features", count)?;
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));

@@ -6,7 +6,7 @@
 //! (`include/xgboost/tree_model.h`), `DeprecatedGBLinearModelParam` (`src/gbm/gblinear_model.h`).
 
 use super::RoundSelection;
-use super::forest::{Forest, NodeCondition, XgboostNode, XgboostTree, add_tree};
+use super::forest::{NodeCondition, XgboostForest, XgboostNode, XgboostTree, add_tree};
 use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
 use super::reader::ByteReader;
 use tensorserve_tensor::error::{Error, Result};
@@ -117,7 +117,7 @@ pub(super) fn read(bytes: &[u8], rounds: RoundSelection) -> Result<XgboostModel>
 
 /// The trees of a model, and how many of them a boosting round made for each output.
 struct BinaryTrees {
-    forest: Forest,
+    forest: XgboostForest,
     parallel: usize,
 }
 
@@ -147,7 +147,7 @@ fn read_trees(
         outputs.push(read_count(reader)?);
     }
     let weights = if is_dart && len > 0 { read_floats(reader)? } else { Vec::new() };
-    let mut forest = Forest::default();
+    let mut forest = XgboostForest::default();
     for (number, (tree, output)) in trees.iter().zip(outputs).enumerate() {
         let weight = weights.get(number).copied().unwrap_or(1.0);
         let added =

@@ -36,7 +36,7 @@ pub(super) enum NodeCondition {
 }
 
 /// All trees of a model.
-pub(super) type Forest = trees::Forest<XgboostSplits>;
+pub(super) type XgboostForest = trees::Forest<XgboostSplits>;
 
 /// Splits at thresholds, from which on values go to the right, and by categories.
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl XgboostSplits {
 /// Adds a tree to `forest`. Its leaf values, times `weight`, are added to output number `output` of
 /// `outputs`; leaves with a value for each output are added to all.
 pub(super) fn add_tree(
-    forest: &mut Forest,
+    forest: &mut XgboostForest,
     tree: &XgboostTree,
     weight: f32,
     output: usize,
@@ -191,7 +191,7 @@ mod tests {
         XgboostTree { nodes, ..XgboostTree::default() }
     }
 
-    fn predict(forest: &Forest, row: &[f32]) -> f32 {
+    fn predict(forest: &XgboostForest, row: &[f32]) -> f32 {
         let mut sums = [0.0];
         forest.add_to(&mut sums, 1, row, row.len());
         sums[0]
@@ -199,18 +199,18 @@ mod tests {
 
     #[test]
     fn rows_go_left_below_the_split_and_where_missing_values_go() {
-        let mut forest = Forest::default();
+        let mut forest = XgboostForest::default();
         let nodes = vec![node((2, 1), 1, NodeCondition::Number(0.5)), leaf(1.0), leaf(2.0)];
         add_tree(&mut forest, &tree(nodes), 1.0, 0, 1, 2).expect("good");
         for (x, leaf) in [(0.4, 2.0_f32), (0.5, 1.0), (f32::NAN, 2.0), (f32::NEG_INFINITY, 2.0)] {
             assert_eq!(predict(&forest, &[9.0, x]).to_bits(), leaf.to_bits(), "{x}");
         }
-        assert_eq!(predict(&Forest::default(), &[9.0]).to_bits(), 0.0_f32.to_bits());
+        assert_eq!(predict(&XgboostForest::default(), &[9.0]).to_bits(), 0.0_f32.to_bits());
     }
 
     #[test]
     fn categories_of_the_set_go_right() {
-        let mut forest = Forest::default();
+        let mut forest = XgboostForest::default();
         let nodes = vec![
             node((1, 2), 0, NodeCondition::Categories { start: 1, count: 2 }),
             leaf(1.0),
@@ -226,7 +226,7 @@ mod tests {
 
     /// The error for a tree that cannot be added.
     fn refusal(tree: XgboostTree) -> String {
-        let error = add_tree(&mut Forest::default(), &tree, 1.0, 0, 1, 1).expect_err("bad");
+        let error = add_tree(&mut XgboostForest::default(), &tree, 1.0, 0, 1, 1).expect_err("bad");
         error.message().to_owned()
     }
 
@@ -253,6 +253,8 @@ mod tests {
         ];
         let huge = XgboostTree { nodes, categories: vec![u32::MAX], leaf_vectors: Vec::new() };
         assert_eq!(refusal(huge), "category 4294967295 is out of range; the limit is 16777216");
-        assert!(add_tree(&mut Forest::default(), &tree(vec![leaf(0.0)]), 1.0, 1, 1, 1).is_err());
+        assert!(
+            add_tree(&mut XgboostForest::default(), &tree(vec![leaf(0.0)]), 1.0, 1, 1, 1).is_err()
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! are those of the library's schema (`doc/model.schema`).
 
 use super::document::{DocumentValue, index, narrow};
-use super::forest::{self, Forest, NodeCondition, XgboostNode, XgboostTree};
+use super::forest::{self, NodeCondition, XgboostForest, XgboostNode, XgboostTree};
 use super::model::{BaseScore, Booster, LearnerParameters, XgboostModel};
 use super::objective::LibraryVersion;
 use super::{RoundSelection, json};
@@ -119,7 +119,7 @@ fn read_trees(
             "\"tree_info\" has {outputs} elements for {trees} trees"
         )));
     }
-    let mut forest = Forest::default();
+    let mut forest = XgboostForest::default();
     for (number, (document, output)) in trees.iter().zip(outputs).enumerate() {
         let weight = weights.get(number).copied().unwrap_or(1.0);
         add_tree(&mut forest, document, number, *output, weight, parameters)
@@ -133,7 +133,7 @@ fn read_trees(
 
 /// Adds the tree in `document`, which is tree number `number` and adds to `output`.
 fn add_tree(
-    forest: &mut Forest,
+    forest: &mut XgboostForest,
     document: &DocumentValue,
     number: usize,
     output: f64,
@@ -186,7 +186,7 @@ fn read_tree(document: &DocumentValue, number: usize, outputs: usize) -> Result<
             return Err(Error::damaged(format!("\"id\" is {id}, and must be {number}")));
         }
     }
-    let columns = NodeColumns::new(document)?;
+    let columns = XgboostNodeColumns::new(document)?;
     let leaf_vectors = read_leaf_vectors(document, outputs)?;
     let mut tree = XgboostTree {
         nodes: Vec::with_capacity(columns.left.len()),
@@ -216,7 +216,7 @@ fn read_tree(document: &DocumentValue, number: usize, outputs: usize) -> Result<
 }
 
 /// The arrays of a tree that have an element for each node.
-struct NodeColumns<'a> {
+struct XgboostNodeColumns<'a> {
     left: &'a [f64],
     right: &'a [f64],
     feature: &'a [f64],
@@ -224,11 +224,11 @@ struct NodeColumns<'a> {
     default_left: &'a [f64],
 }
 
-impl<'a> NodeColumns<'a> {
+impl<'a> XgboostNodeColumns<'a> {
     fn new(document: &'a DocumentValue) -> Result<Self> {
         let left = document.numbers("left_children")?;
         let nodes = left.len();
-        Ok(NodeColumns {
+        Ok(XgboostNodeColumns {
             left,
             right: node_column(document, "right_children", nodes)?,
             feature: node_column(document, "split_indices", nodes)?,

@@ -1,6 +1,6 @@
 //! A model as it is evaluated, whatever the format of its file.
 
-use super::forest::Forest;
+use super::forest::XgboostForest;
 use super::objective::{LibraryVersion, Objective, PredictionTransform};
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tabular::matrix::count_rows;
@@ -41,7 +41,7 @@ pub(super) struct XgboostModel {
 
 /// What computes the sums of a row.
 pub(super) enum Booster {
-    Trees(Forest),
+    Trees(XgboostForest),
     /// For each feature a weight for each output; then the biases of the outputs.
     Linear(Vec<f32>),
 }

@@ -14,7 +14,7 @@ use tensorserve_tensor::error::Result;
 const MAX_SEQUENCE: usize = 64;
 
 /// What a term is.
-enum Unit {
+enum TermKind {
     /// Words, without those that are to be left out.
     Words { pattern: TokenPattern, stop_words: HashSet<Box<str>> },
     /// Characters.
@@ -25,7 +25,7 @@ enum Unit {
 
 /// Makes terms of documents.
 pub(super) struct Analyzer {
-    unit: Unit,
+    unit: TermKind,
     is_lowercase: bool,
     accents: Accents,
     /// The fewest and the most units of a term.
@@ -34,7 +34,7 @@ pub(super) struct Analyzer {
 
 /// Memory that is used for one document after the other.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct AnalyzerScratch {
     text: String,
     joined: String,
     places: Vec<usize>,
@@ -53,12 +53,12 @@ impl Analyzer {
         }
         let wrong = || estimator.unsupported("an analyzer that is a function");
         let unit = match estimator.attribute(&["analyzer"])?.text().ok_or_else(wrong)? {
-            "word" => Unit::Words {
+            "word" => TermKind::Words {
                 pattern: TokenPattern::read(estimator)?,
                 stop_words: read_stop_words(estimator)?,
             },
-            "char" => Unit::Characters,
-            "char_wb" => Unit::CharactersOfWords,
+            "char" => TermKind::Characters,
+            "char_wb" => TermKind::CharactersOfWords,
             other => return Err(estimator.damaged(format_args!("analyzer={other:?} is not valid"))),
         };
         let accents = match estimator.find(&["strip_accents"]).map(|value| value.text()) {
@@ -75,10 +75,10 @@ impl Analyzer {
     pub(super) fn analyze(
         &self,
         document: &str,
-        scratch: &mut Scratch,
+        scratch: &mut AnalyzerScratch,
         mut take: impl FnMut(&str),
     ) {
-        let Scratch { text, joined, places } = scratch;
+        let AnalyzerScratch { text, joined, places } = scratch;
         text.clear();
         match (self.is_lowercase, document.is_ascii()) {
             (true, false) => text.push_str(&document.to_lowercase()),
@@ -91,7 +91,7 @@ impl Analyzer {
         }
         self.accents.strip(text);
         match &self.unit {
-            Unit::Words { pattern, stop_words } => {
+            TermKind::Words { pattern, stop_words } => {
                 let mut words = Vec::new();
                 pattern.find(text, |word| {
                     if stop_words.is_empty() || !stop_words.contains(word) {
@@ -100,7 +100,7 @@ impl Analyzer {
                 });
                 self.word_sequences(&words, joined, take);
             }
-            Unit::Characters => {
+            TermKind::Characters => {
                 collapse_spaces(text, joined);
                 place_characters(joined, places);
                 let (fewest, most) = self.sequence;
@@ -108,7 +108,7 @@ impl Analyzer {
                     windows(joined, places, count, &mut take);
                 }
             }
-            Unit::CharactersOfWords => {
+            TermKind::CharactersOfWords => {
                 for word in text.split(is_space).filter(|word| !word.is_empty()) {
                     joined.clear();
                     joined.push(' ');

@@ -8,7 +8,7 @@ use super::super::estimator::Estimator;
 use super::super::model::{FeatureRows, StepFacts, Transformer};
 use super::super::scaler::Norm;
 use super::super::sparse::SparseMatrix;
-use super::analyzer::{Analyzer, Scratch};
+use super::analyzer::{Analyzer, AnalyzerScratch};
 use super::murmur;
 use super::tfidf::{TfIdf, read_norm};
 use tensorserve_tensor::error::{Error, Result};
@@ -39,7 +39,7 @@ struct Vectorizer {
 
 impl Vectorizer {
     /// Adds the counts of `document` to `to`, as one row.
-    fn count(&self, document: &str, scratch: &mut Scratch, to: &mut SparseMatrix) {
+    fn count(&self, document: &str, scratch: &mut AnalyzerScratch, to: &mut SparseMatrix) {
         self.analyzer.analyze(document, scratch, |term| match &self.columns {
             TermColumns::Vocabulary(columns) => {
                 if let Some(column) = columns.get(term) {
@@ -94,7 +94,7 @@ impl Transformer for Vectorizer {
 
     fn apply_sparse(&self, rows: FeatureRows) -> Result<SparseMatrix> {
         let mut matrix = SparseMatrix::new(self.count);
-        let mut scratch = Scratch::default();
+        let mut scratch = AnalyzerScratch::default();
         for (number, index) in rows.values.iter().enumerate() {
             let document = rows.documents.get(*index as usize).copied().unwrap_or_default();
             let document = std::str::from_utf8(document).map_err(|error| {

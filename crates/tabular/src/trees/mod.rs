@@ -14,7 +14,7 @@ use std::slice;
 use tensorserve_tensor::error::{Error, Result};
 
 pub use self::sets::{BitSets, word_and_bit};
-use self::walk::{LANES, leaves_of};
+use self::walk::{PARALLEL_WALKS, leaves_of};
 
 /// How the trees of a library split.
 pub trait Splits {
@@ -113,7 +113,7 @@ impl StoredNumber for f64 {
 
 /// All trees of a model.
 pub struct Forest<S: Splits> {
-    nodes: Vec<Node<S::Stored>>,
+    nodes: Vec<ForestNode<S::Stored>>,
     trees: Vec<TreeRoot>,
     splits: S,
     has_special: bool,
@@ -123,7 +123,7 @@ pub struct Forest<S: Splits> {
 
 /// A split or a leaf. A leaf is its own left child, where every value goes, so that a walk needs no case for it.
 #[derive(Clone, Copy)]
-struct Node<T> {
+struct ForestNode<T> {
     /// The threshold, NaN for a leaf; or the index of a special split.
     threshold: T,
     /// The value of a leaf. Of one with several, the index of the first.
@@ -188,13 +188,13 @@ pub enum SplitAt<T> {
     Special(usize),
 }
 
-/// Flag of [`Node::feature`]: a missing value goes to the right.
+/// Flag of [`ForestNode::feature`]: a missing value goes to the right.
 const MISSING_RIGHT: u32 = 1 << 31;
 
-/// Flag of [`Node::feature`]: the threshold is the index of a special split.
+/// Flag of [`ForestNode::feature`]: the threshold is the index of a special split.
 const SPECIAL: u32 = 1 << 30;
 
-/// The bits of [`Node::feature`] that hold the feature.
+/// The bits of [`ForestNode::feature`] that hold the feature.
 const FEATURE_BITS: u32 = SPECIAL - 1;
 
 /// The most features that a node can distinguish.
@@ -255,7 +255,7 @@ impl<S: Splits> Forest<S> {
         mut read: impl FnMut(K, u32, &mut S) -> Result<StoredNode<K, S::Stored>>,
     ) -> Result<()> {
         let first = self.nodes.len();
-        self.nodes.push(Node::EMPTY);
+        self.nodes.push(ForestNode::EMPTY);
         let mut open = VecDeque::from([(root, first, 0)]);
         let (mut visited, mut depth) = (0, 0);
         while let Some((from, place, level)) = open.pop_front() {
@@ -269,7 +269,7 @@ impl<S: Splits> Forest<S> {
                 StoredNode::Leaf(leaf) => self.leaf(leaf, place, shape.width)?,
                 StoredNode::Split { feature, at, missing_right, children: [left, right] } => {
                     let next = self.nodes.len();
-                    self.nodes.extend([Node::EMPTY; 2]);
+                    self.nodes.extend([ForestNode::EMPTY; 2]);
                     open.extend([(left, next, level + 1), (right, next + 1, level + 1)]);
                     let feature = checked_feature(feature, shape.features)?;
                     self.split(feature, at, missing_right, next)?
@@ -290,7 +290,7 @@ impl<S: Splits> Forest<S> {
         leaf: Leaf<S::Stored>,
         place: usize,
         width: usize,
-    ) -> Result<Node<S::Stored>> {
+    ) -> Result<ForestNode<S::Stored>> {
         let left = to_u32(place)?;
         let leaf = match leaf {
             Leaf::Number(value) if width == 1 => value,
@@ -301,7 +301,7 @@ impl<S: Splits> Forest<S> {
             }
             Leaf::Number(_) | Leaf::Vector(_) => return Err(Error::damaged("a leaf has no value")),
         };
-        Ok(Node { leaf, left, ..Node::EMPTY })
+        Ok(ForestNode { leaf, left, ..ForestNode::EMPTY })
     }
 
     /// The split whose left child has the index `left`.
@@ -311,7 +311,7 @@ impl<S: Splits> Forest<S> {
         at: SplitAt<S::Stored>,
         missing_right: bool,
         left: usize,
-    ) -> Result<Node<S::Stored>> {
+    ) -> Result<ForestNode<S::Stored>> {
         let (threshold, special) = match at {
             SplitAt::Threshold(threshold) => (threshold, 0),
             SplitAt::Special(index) => (S::Stored::from_index(to_u32(index)?), SPECIAL),
@@ -319,7 +319,7 @@ impl<S: Splits> Forest<S> {
         self.has_special |= special != 0;
         let missing = if missing_right { MISSING_RIGHT } else { 0 };
         let feature = feature | special | missing;
-        Ok(Node { threshold, feature, left: to_u32(left)?, ..Node::EMPTY })
+        Ok(ForestNode { threshold, feature, left: to_u32(left)?, ..ForestNode::EMPTY })
     }
 
     /// Adds the values of the leaves of `rows`, of `features` values each, to `sums`, which has `outputs` values
@@ -355,13 +355,13 @@ impl<S: Splits> Forest<S> {
         mut take: impl FnMut(usize, usize, &[S::Stored]),
     ) {
         // Trees in the outer loop, so that they stay in the cache for all rows.
-        if rows.len() >= LANES {
+        if rows.len() >= PARALLEL_WALKS {
             for tree in &self.trees {
                 self.rows_through(tree, rows.clone(), &mut take);
             }
             return;
         }
-        for trees in self.trees.chunks(LANES) {
+        for trees in self.trees.chunks(PARALLEL_WALKS) {
             for (number, row) in rows.clone().enumerate() {
                 self.row_through(trees, number, row, &mut take);
             }
@@ -377,7 +377,7 @@ impl<S: Splits> Forest<S> {
     ) {
         let mut number = 0;
         while let Some(first) = rows.next() {
-            let (mut block, mut count) = ([first; LANES], 1);
+            let (mut block, mut count) = ([first; PARALLEL_WALKS], 1);
             for (slot, row) in block.iter_mut().skip(1).zip(&mut rows) {
                 *slot = row;
                 count += 1;
@@ -399,7 +399,7 @@ impl<S: Splits> Forest<S> {
         }
     }
 
-    /// A row through several trees in parallel, at most [`LANES`].
+    /// A row through several trees in parallel, at most [`PARALLEL_WALKS`].
     fn row_through<R: Row<S::Value>>(
         &self,
         trees: &[TreeRoot],
@@ -421,7 +421,7 @@ impl<S: Splits> Forest<S> {
     /// The values of `leaf`.
     #[inline]
     fn values_of(&self, tree: &TreeRoot, leaf: usize) -> &[S::Stored] {
-        let Some(Node { leaf, .. }) = self.nodes.get(leaf) else { return &[] };
+        let Some(ForestNode { leaf, .. }) = self.nodes.get(leaf) else { return &[] };
         if tree.width == 1 {
             return slice::from_ref(leaf);
         }
@@ -432,7 +432,7 @@ impl<S: Splits> Forest<S> {
     /// The child of `node` that `row` goes to; of a leaf, the leaf.
     #[inline]
     fn child_of(&self, node: usize, row: impl Row<S::Value>) -> usize {
-        let Some(&Node { feature, threshold, left, .. }) = self.nodes.get(node) else {
+        let Some(&ForestNode { feature, threshold, left, .. }) = self.nodes.get(node) else {
             return node;
         };
         if feature & SPECIAL == 0 {
@@ -447,7 +447,7 @@ impl<S: Splits> Forest<S> {
     /// could not be predicted.
     #[inline]
     fn child_by_threshold(&self, node: usize, row: impl Row<S::Value>) -> usize {
-        let Some(&Node { feature, threshold, left, .. }) = self.nodes.get(node) else {
+        let Some(&ForestNode { feature, threshold, left, .. }) = self.nodes.get(node) else {
             return node;
         };
         let value = row.value((feature & FEATURE_BITS) as usize);
@@ -456,8 +456,9 @@ impl<S: Splits> Forest<S> {
     }
 }
 
-impl<T: StoredNumber> Node<T> {
-    const EMPTY: Node<T> = Node { threshold: T::NAN, leaf: T::ZERO, feature: 0, left: 0 };
+impl<T: StoredNumber> ForestNode<T> {
+    const EMPTY: ForestNode<T> =
+        ForestNode { threshold: T::NAN, leaf: T::ZERO, feature: 0, left: 0 };
 }
 
 /// `feature` as the index of one of `features`.

@@ -1,23 +1,23 @@
 //! Walks that go on in parallel, as each step of one depends on the step before.
 
 /// The number of walks that go on in parallel.
-pub(super) const LANES: usize = 8;
+pub(super) const PARALLEL_WALKS: usize = 8;
 
 /// Trees up to this depth are taken to be about as deep everywhere: steps that stay at a leaf cost less than to
 /// find out whether all have arrived.
 const EVEN_DEPTH: u32 = 12;
 
-/// The leaves that walks reach from `roots`, of which there are at most [`LANES`], in at most `depth` steps; `child_of`
-/// is the node that a walk, by its number, goes to from a node: from a leaf the leaf. The walks are those of a row
-/// through several trees, or of several rows through a tree.
+/// The leaves that walks reach from `roots`, of which there are at most [`PARALLEL_WALKS`], in at most `depth` steps;
+/// `child_of` is the node that a walk, by its number, goes to from a node: from a leaf the leaf. The walks are those of
+/// a row through several trees, or of several rows through a tree.
 #[inline]
 pub(super) fn leaves_of(
     depth: u32,
     roots: impl ExactSizeIterator<Item = u32>,
     child_of: impl Fn(usize, usize) -> usize,
-) -> [usize; LANES] {
+) -> [usize; PARALLEL_WALKS] {
     let count = roots.len();
-    let mut nodes = [0; LANES];
+    let mut nodes = [0; PARALLEL_WALKS];
     nodes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
     if depth <= EVEN_DEPTH {
         for _ in 0..depth {
@@ -27,7 +27,7 @@ pub(super) fn leaves_of(
         }
         return nodes;
     }
-    if count < LANES {
+    if count < PARALLEL_WALKS {
         for (walk, node) in nodes.iter_mut().take(count).enumerate() {
             *node = leaf_of(*node, |node| child_of(walk, node));
         }
