@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::ffi::{Interpreter, RunError};
-use super::model::{Function, Port, TfliteModel};
+use super::model::{FunctionPort, ModelFunction, TfliteModel};
 use super::{outputs, rows};
 use tensorserve_platform::pool::Pool;
 use tensorserve_platform::{Executable, RunOptions};
@@ -19,10 +19,10 @@ pub(super) fn signatures(model: &TfliteModel, file: &[u8]) -> Vec<Signature> {
     signatures
 }
 
-fn signature(model: &TfliteModel, function: &Function, file: &[u8]) -> Signature {
+fn signature(model: &TfliteModel, function: &ModelFunction, file: &[u8]) -> Signature {
     let takes_one = takes_one(model, function);
     let has_batch = function.inputs.iter().all(|port| port.sizes.first() == Some(&-1));
-    let spec = |port: &Port| {
+    let spec = |port: &FunctionPort| {
         let mut sizes = port.sizes.clone();
         // Some converters declare the size of an example for outputs.
         if let (Some(size @ 1), true) = (sizes.first_mut(), takes_one || has_batch) {
@@ -51,19 +51,19 @@ fn signature(model: &TfliteModel, function: &Function, file: &[u8]) -> Signature
 }
 
 /// Whether a function takes one row at a time: the first size of all inputs and outputs is 1.
-fn takes_one(model: &TfliteModel, function: &Function) -> bool {
+fn takes_one(model: &TfliteModel, function: &ModelFunction) -> bool {
     let mut ports = function.inputs.iter().chain(&function.outputs);
     !model.has_state && ports.all(|port| port.sizes.first() == Some(&1))
 }
 
 /// A loaded model.
 pub(super) struct LiteRtExecutable {
-    calls: Vec<Call>,
+    calls: Vec<SignatureCall>,
     pool: Pool<Interpreter>,
 }
 
 /// How a signature calls its function.
-struct Call {
+struct SignatureCall {
     /// The function's number.
     function: usize,
     /// For each input of the function, its place in the signature; and for each output of the signature, its
@@ -75,7 +75,7 @@ struct Call {
     /// The names of the signature's inputs, with the declared shapes.
     declared: Vec<TensorSpec>,
     /// The outputs of the function, and the memory that was enough for them and the row count.
-    ports: Vec<Port>,
+    ports: Vec<FunctionPort>,
     enough: Mutex<Option<(Vec<Shape>, Vec<usize>)>>,
 }
 
@@ -97,7 +97,7 @@ impl LiteRtExecutable {
                 let mut ports = function.outputs.iter();
                 ports.position(|port| port.alias == spec.alias).unwrap_or(usize::MAX)
             });
-            Some(Call {
+            Some(SignatureCall {
                 function: number,
                 inputs: inputs.collect(),
                 outputs: outputs.collect(),
@@ -113,7 +113,7 @@ impl LiteRtExecutable {
     /// Runs a function once, and returns its outputs in the order of the signature.
     fn run_once(
         &self,
-        call: &Call,
+        call: &SignatureCall,
         inputs: &[Tensor],
         deadline: Option<Instant>,
     ) -> Result<Vec<Tensor>> {
@@ -129,7 +129,7 @@ impl LiteRtExecutable {
     /// Runs a function for each row, with one interpreter.
     fn run_by_row(
         &self,
-        call: &Call,
+        call: &SignatureCall,
         inputs: &[Tensor],
         rows: usize,
         deadline: Option<Instant>,
@@ -156,7 +156,7 @@ fn misplaced() -> Error {
     Error::internal("the model has returned fewer outputs than it declares")
 }
 
-impl Call {
+impl SignatureCall {
     /// Runs the function, again with more memory for outputs if there was too little. Returns its outputs in
     /// its own order.
     fn run(

@@ -34,13 +34,13 @@ macro_rules! opaque {
 opaque!(RawEnvironment, RawModel, RawOptions, RawOpaqueOptions, RawCompiledModel, RawTensorBuffer);
 
 /// `LiteRtStatus`.
-type Status = c_int;
-const OK: Status = 0;
-const INVALID_ARGUMENT: Status = 1;
-const OUT_OF_MEMORY: Status = 2;
-const RUNTIME_FAILURE: Status = 3;
-const UNSUPPORTED: Status = 5;
-const INVALID_FLATBUFFER: Status = 501;
+type LiteRtStatus = c_int;
+const OK: LiteRtStatus = 0;
+const INVALID_ARGUMENT: LiteRtStatus = 1;
+const OUT_OF_MEMORY: LiteRtStatus = 2;
+const RUNTIME_FAILURE: LiteRtStatus = 3;
+const UNSUPPORTED: LiteRtStatus = 5;
+const INVALID_FLATBUFFER: LiteRtStatus = 501;
 
 /// `LiteRtAny` with an integer.
 #[repr(C)]
@@ -73,7 +73,7 @@ const MAX_RANK: usize = super::model::MAX_RANK;
 /// `LiteRtLayout`: the rank is in the lowest 7 bits of the first word.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Layout {
+struct RawLayout {
     rank: u32,
     dims: [i32; MAX_RANK],
     strides: [u32; MAX_RANK],
@@ -83,7 +83,7 @@ struct Layout {
 #[repr(C)]
 struct TensorType {
     element: c_int,
-    layout: Layout,
+    layout: RawLayout,
 }
 
 unsafe extern "C" {
@@ -94,11 +94,11 @@ unsafe extern "C" {
 macro_rules! functions {
     ($($field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// The functions that are called here.
-        struct Functions {
+        struct LiteRtFunctions {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
-        impl Functions {
+        impl LiteRtFunctions {
             /// Looks the functions up.
             ///
             /// # Safety
@@ -106,7 +106,7 @@ macro_rules! functions {
             unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
                 // SAFETY: the symbols have these signatures in the headers of the library.
                 unsafe {
-                    Ok(Functions {
+                    Ok(LiteRtFunctions {
                         $($field: *library.get::<unsafe extern "C" fn($($arg),*) $(-> $ret)?>(
                             concat!($symbol, "\0").as_bytes()
                         )?,)*
@@ -119,37 +119,37 @@ macro_rules! functions {
 
 functions! {
     create_environment = "LiteRtCreateEnvironment":
-        fn(c_int, *const EnvironmentOption, *mut *mut RawEnvironment) -> Status;
+        fn(c_int, *const EnvironmentOption, *mut *mut RawEnvironment) -> LiteRtStatus;
     create_model = "LiteRtCreateModelFromBuffer":
-        fn(*mut RawEnvironment, *const c_void, usize, *mut *mut RawModel) -> Status;
+        fn(*mut RawEnvironment, *const c_void, usize, *mut *mut RawModel) -> LiteRtStatus;
     destroy_model = "LiteRtDestroyModel": fn(*mut RawModel);
-    create_options = "LiteRtCreateOptions": fn(*mut *mut RawOptions) -> Status;
+    create_options = "LiteRtCreateOptions": fn(*mut *mut RawOptions) -> LiteRtStatus;
     destroy_options = "LiteRtDestroyOptions": fn(*mut RawOptions);
-    set_accelerators = "LiteRtSetOptionsHardwareAccelerators": fn(*mut RawOptions, c_int) -> Status;
+    set_accelerators = "LiteRtSetOptionsHardwareAccelerators": fn(*mut RawOptions, c_int) -> LiteRtStatus;
     create_opaque = "LiteRtCreateOpaqueOptions": fn(
         *const c_char, *mut c_void, unsafe extern "C" fn(*mut c_void), *mut *mut RawOpaqueOptions
-    ) -> Status;
-    add_opaque = "LiteRtAddOpaqueOptions": fn(*mut RawOptions, *mut RawOpaqueOptions) -> Status;
+    ) -> LiteRtStatus;
+    add_opaque = "LiteRtAddOpaqueOptions": fn(*mut RawOptions, *mut RawOpaqueOptions) -> LiteRtStatus;
     create_compiled = "LiteRtCreateCompiledModel": fn(
         *mut RawEnvironment, *mut RawModel, *mut RawOptions, *mut *mut RawCompiledModel
-    ) -> Status;
+    ) -> LiteRtStatus;
     destroy_compiled = "LiteRtDestroyCompiledModel": fn(*mut RawCompiledModel);
     resize_input = "LiteRtCompiledModelResizeInputTensorNonStrict":
-        fn(*mut RawCompiledModel, usize, usize, *const c_int, usize) -> Status;
+        fn(*mut RawCompiledModel, usize, usize, *const c_int, usize) -> LiteRtStatus;
     output_layouts = "LiteRtGetCompiledModelOutputTensorLayouts":
-        fn(*mut RawCompiledModel, usize, usize, *mut Layout, bool) -> Status;
+        fn(*mut RawCompiledModel, usize, usize, *mut RawLayout, bool) -> LiteRtStatus;
     set_cancellation = "LiteRtSetCompiledModelCancellationFunction":
-        fn(*mut RawCompiledModel, *mut c_void, unsafe extern "C" fn(*mut c_void) -> bool) -> Status;
+        fn(*mut RawCompiledModel, *mut c_void, unsafe extern "C" fn(*mut c_void) -> bool) -> LiteRtStatus;
     messages = "LiteRtCompiledModelGetErrorMessages":
-        fn(*mut RawCompiledModel, *mut *mut c_char) -> Status;
-    clear_messages = "LiteRtCompiledModelClearErrors": fn(*mut RawCompiledModel) -> Status;
+        fn(*mut RawCompiledModel, *mut *mut c_char) -> LiteRtStatus;
+    clear_messages = "LiteRtCompiledModelClearErrors": fn(*mut RawCompiledModel) -> LiteRtStatus;
     run = "LiteRtRunCompiledModel": fn(
         *mut RawCompiledModel, usize,
         usize, *mut *mut RawTensorBuffer, usize, *mut *mut RawTensorBuffer
-    ) -> Status;
+    ) -> LiteRtStatus;
     create_buffer = "LiteRtCreateTensorBufferFromHostMemory": fn(
         *const TensorType, *mut c_void, usize, *const c_void, *mut *mut RawTensorBuffer
-    ) -> Status;
+    ) -> LiteRtStatus;
     destroy_buffer = "LiteRtDestroyTensorBuffer": fn(*mut RawTensorBuffer);
 }
 
@@ -161,20 +161,20 @@ const INLINE_VALUES: usize = 4;
 
 /// The library, and its environment.
 pub(super) struct LiteRtApi {
-    functions: Functions,
+    functions: LiteRtFunctions,
     /// Created for the first model.
-    environment: OnceLock<Environment>,
+    environment: OnceLock<LiteRtEnvironment>,
     /// Never closed: threads of XNNPACK may outlive the last model.
     _library: ManuallyDrop<Library>,
 }
 
 /// The environment, of which one exists in a process. It is never freed, as the library.
-struct Environment(*mut RawEnvironment);
+struct LiteRtEnvironment(*mut RawEnvironment);
 
 // SAFETY: the environment is not changed once it exists; models refer to it for its accelerators only.
-unsafe impl Send for Environment {}
+unsafe impl Send for LiteRtEnvironment {}
 // SAFETY: as above.
-unsafe impl Sync for Environment {}
+unsafe impl Sync for LiteRtEnvironment {}
 
 impl LiteRtApi {
     /// Opens the library at `path`.
@@ -184,7 +184,7 @@ impl LiteRtApi {
         // there trusts it with the process.
         let library = unsafe { Library::new(path) }?;
         // SAFETY: a library with all of these symbols is LiteRT 2.
-        let functions = unsafe { Functions::of(&library) }?;
+        let functions = unsafe { LiteRtFunctions::of(&library) }?;
         let library = ManuallyDrop::new(library);
         Ok(Arc::new(LiteRtApi { functions, environment: OnceLock::new(), _library: library }))
     }
@@ -204,11 +204,11 @@ impl LiteRtApi {
         let status = unsafe { create(count, options.as_ptr(), &raw mut raw) };
         self.check("create its environment", status)?;
         // Where two threads create one, one of them is unused.
-        Ok(self.environment.get_or_init(|| Environment(raw)).0)
+        Ok(self.environment.get_or_init(|| LiteRtEnvironment(raw)).0)
     }
 
     /// Turns the status of a call, which was to do `what`, into a result.
-    fn check(&self, what: &str, status: Status) -> Result<()> {
+    fn check(&self, what: &str, status: LiteRtStatus) -> Result<()> {
         let code = match status {
             OK => return Ok(()),
             INVALID_ARGUMENT => Code::InvalidArgument,
@@ -410,7 +410,7 @@ impl Interpreter {
             }
         }
         // Before the run, during which the library holds pointers to tensors: their array may move now.
-        let layout = Layout { rank: 0, dims: [0; MAX_RANK], strides: [0; MAX_RANK] };
+        let layout = RawLayout { rank: 0, dims: [0; MAX_RANK], strides: [0; MAX_RANK] };
         let mut layouts = vec![layout; outputs];
         let prepare = self.model.api.functions.output_layouts;
         let (count, layouts) = (layouts.len(), layouts.as_mut_ptr());
@@ -426,7 +426,7 @@ impl Interpreter {
     }
 
     /// The error of a run that failed, with the library's messages. The next run begins anew.
-    fn failure(&mut self, what: &str, status: Status) -> RunError {
+    fn failure(&mut self, what: &str, status: LiteRtStatus) -> RunError {
         let api = &self.model.api;
         let mut text: *mut c_char = ptr::null_mut();
         // SAFETY: the interpreter is live; writes a pointer to a NUL-terminated string of the caller, or
@@ -477,7 +477,7 @@ fn compile(
 ) -> Result<NonNull<RawCompiledModel>> {
     let api = &model.api;
     let _making = model.making.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = Options::new(api)?;
+    let options = CompilationOptions::new(api)?;
     options.add(c"xnnpack", &format!("num_threads = {threads}\n"))?;
     // Messages go into the error of the run (kLiteRtErrorReporterModeBuffer).
     options.add(c"runtime_options_string", "error_reporter_mode = 2\n")?;
@@ -499,18 +499,18 @@ fn compile(
 }
 
 /// The options of an interpreter, of which the library copies what it needs.
-struct Options<'a> {
+struct CompilationOptions<'a> {
     api: &'a LiteRtApi,
     raw: *mut RawOptions,
 }
 
-impl<'a> Options<'a> {
+impl<'a> CompilationOptions<'a> {
     /// Options to run on the CPU.
     fn new(api: &'a LiteRtApi) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one pointer, which is freed in drop.
         api.check("create options", unsafe { (api.functions.create_options)(&raw mut raw) })?;
-        let options = Options { api, raw };
+        let options = CompilationOptions { api, raw };
         // SAFETY: the options are live.
         let status = unsafe { (api.functions.set_accelerators)(raw, CPU) };
         api.check("run on the CPU", status)?;
@@ -536,7 +536,7 @@ impl<'a> Options<'a> {
     }
 }
 
-impl Drop for Options<'_> {
+impl Drop for CompilationOptions<'_> {
     fn drop(&mut self) {
         // SAFETY: `raw` comes from the library and is freed once, here.
         unsafe { (self.api.functions.destroy_options)(self.raw) };
@@ -565,7 +565,7 @@ impl TensorBuffer {
     ) -> Result<Self> {
         let dims = shape.dims();
         let rank = u32::try_from(dims.len()).unwrap_or(u32::MAX);
-        let mut layout = Layout { rank, dims: [0; MAX_RANK], strides: [0; MAX_RANK] };
+        let mut layout = RawLayout { rank, dims: [0; MAX_RANK], strides: [0; MAX_RANK] };
         if dims.len() > MAX_RANK {
             return Err(Error::invalid(format!("LiteRT takes {MAX_RANK} dimensions, not {rank}")));
         }

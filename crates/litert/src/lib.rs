@@ -51,11 +51,11 @@ const LIBRARY: Library = Library {
 pub struct LiteRt {
     config: LiteRtConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLibrary>>,
+    runtime: Mutex<Option<OpenLiteRt>>,
 }
 
 /// The open library, with its file.
-struct OpenLibrary {
+struct OpenLiteRt {
     api: Arc<LiteRtApi>,
     file: PathBuf,
 }
@@ -75,7 +75,7 @@ impl LiteRt {
         }
         let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, LiteRtApi::open)?;
-        *slot = Some(OpenLibrary { api: Arc::clone(&api), file });
+        *slot = Some(OpenLiteRt { api: Arc::clone(&api), file });
         Ok(api)
     }
 

@@ -59,7 +59,7 @@ pub(super) struct TfliteFile {
 #[derive(Debug)]
 pub(super) struct TfliteModel {
     /// Its functions, in the order of the file's signatures.
-    pub(super) functions: Vec<Function>,
+    pub(super) functions: Vec<ModelFunction>,
     /// The subgraphs of the functions that others may run, too.
     pub(super) shared: BTreeSet<usize>,
     /// The program that wrote the file.
@@ -74,19 +74,19 @@ pub(super) struct TfliteModel {
 
 /// A function of a model: a signature of its file, or the first subgraph of a file without signatures.
 #[derive(Debug)]
-pub(super) struct Function {
+pub(super) struct ModelFunction {
     pub(super) name: String,
     pub(super) subgraph: usize,
     /// The number of tensors of the subgraph.
     pub(super) tensors: usize,
     /// In the order of the subgraph.
-    pub(super) inputs: Vec<Port>,
-    pub(super) outputs: Vec<Port>,
+    pub(super) inputs: Vec<FunctionPort>,
+    pub(super) outputs: Vec<FunctionPort>,
 }
 
 /// An input or output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Port {
+pub(super) struct FunctionPort {
     /// The name that clients use.
     pub(super) alias: String,
     /// The name of the tensor.
@@ -166,7 +166,7 @@ pub(super) fn read_model(bytes: &[u8]) -> Result<TfliteModel> {
     // The first one is the main function: others do not run it.
     let indices = functions.iter().map(|function| function.subgraph);
     let shared = indices.filter(|index| runs_others && *index != 0).collect();
-    let is_assigned = |function: &Function| {
+    let is_assigned = |function: &ModelFunction| {
         let codes = subgraphs.get(function.subgraph).into_iter().flat_map(|it| &it.operators);
         codes.filter_map(|index| operators.get(*index)).any(|&code| code == schema::ASSIGN_VARIABLE)
     };
@@ -363,7 +363,7 @@ impl TensorInfo {
     }
 
     /// The input or output `alias`, which `role` says.
-    fn port(&self, role: &str, alias: String, tensor: usize) -> Result<Port> {
+    fn port(&self, role: &str, alias: String, tensor: usize) -> Result<FunctionPort> {
         let dtype = schema::dtype(self.element).ok_or_else(|| {
             let name = schema::name(self.element);
             unsupported(format!(
@@ -376,7 +376,7 @@ impl TensorInfo {
                 "{role} {alias:?} has {rank} dimensions; LiteRT has at most {MAX_RANK}"
             )));
         }
-        Ok(Port {
+        Ok(FunctionPort {
             tensor_name: if self.name.is_empty() { alias.clone() } else { self.name.clone() },
             alias,
             tensor,
@@ -399,8 +399,8 @@ fn read_quantization(table: &Table) -> Result<Option<Quantization>> {
 }
 
 /// The functions: the signatures, or else the first subgraph.
-fn read_functions(root: &Table, subgraphs: &[Subgraph]) -> Result<Vec<Function>> {
-    let mut functions: Vec<Function> = Vec::new();
+fn read_functions(root: &Table, subgraphs: &[Subgraph]) -> Result<Vec<ModelFunction>> {
+    let mut functions: Vec<ModelFunction> = Vec::new();
     let signatures = root.vector(model::SIGNATURES)?;
     if signatures.len() > MAX_FUNCTIONS {
         return Err(unsupported(format!("it has more than {MAX_FUNCTIONS} signatures")));
@@ -416,7 +416,7 @@ fn read_functions(root: &Table, subgraphs: &[Subgraph]) -> Result<Vec<Function>>
         })?;
         let inputs = names(&table, signature::INPUTS)?;
         let outputs = names(&table, signature::OUTPUTS)?;
-        functions.push(Function {
+        functions.push(ModelFunction {
             inputs: ports("input", subgraph, &subgraph.inputs, &inputs)?,
             outputs: ports("output", subgraph, &subgraph.outputs, &outputs)?,
             subgraph: index,
@@ -428,7 +428,7 @@ fn read_functions(root: &Table, subgraphs: &[Subgraph]) -> Result<Vec<Function>>
         return Ok(functions);
     }
     let main = subgraphs.first().ok_or_else(|| damaged("it has no subgraph"))?;
-    Ok(vec![Function {
+    Ok(vec![ModelFunction {
         name: DEFAULT_NAME.to_owned(),
         subgraph: 0,
         tensors: main.tensors.len(),
@@ -452,14 +452,14 @@ fn ports(
     subgraph: &Subgraph,
     tensors: &[usize],
     names: &[(String, usize)],
-) -> Result<Vec<Port>> {
+) -> Result<Vec<FunctionPort>> {
     if tensors.is_empty() {
         return Err(unsupported(format!("it has a function without an {role}")));
     }
     if tensors.len().max(names.len()) > MAX_PORTS {
         return Err(unsupported(format!("it has a function with more than {MAX_PORTS} {role}s")));
     }
-    let mut ports: Vec<Port> = Vec::new();
+    let mut ports: Vec<FunctionPort> = Vec::new();
     // Two names of one output are two outputs.
     let mut left: Vec<&(String, usize)> = names.iter().collect();
     for (place, &tensor) in tensors.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::model::Port;
+use super::model::FunctionPort;
 use super::rewrite::PARTS;
 use super::strings;
 use tensorserve_tensor::error::{Error, Result};
@@ -29,9 +29,9 @@ const LEAST: usize = 4 << 10;
 
 /// The sizes of the memory for the outputs `ports` of a function with these inputs: exact where the model
 /// declares all sizes but that of the batch.
-pub(super) fn sizes(ports: &[Port], inputs: &[Tensor]) -> Vec<usize> {
+pub(super) fn sizes(ports: &[FunctionPort], inputs: &[Tensor]) -> Vec<usize> {
     let rows = inputs.first().and_then(Tensor::rows).unwrap_or(1);
-    let size = |port: &Port| {
+    let size = |port: &FunctionPort| {
         let sizes =
             port.sizes.iter().enumerate().map(|(axis, size)| match usize::try_from(*size) {
                 Ok(size) => size,
@@ -67,7 +67,7 @@ pub(super) fn memory(sizes: &[usize]) -> Vec<AlignedVec<u8>> {
 ///
 /// # Errors
 /// If the library has written something else than the model declares.
-pub(super) fn tensors(ports: &[Port], memory: Vec<AlignedVec<u8>>) -> Result<Vec<Tensor>> {
+pub(super) fn tensors(ports: &[FunctionPort], memory: Vec<AlignedVec<u8>>) -> Result<Vec<Tensor>> {
     let mut parts = memory.into_iter();
     let mut tensors = Vec::with_capacity(ports.len());
     for port in ports {
@@ -79,7 +79,7 @@ pub(super) fn tensors(ports: &[Port], memory: Vec<AlignedVec<u8>>) -> Result<Vec
     Ok(tensors)
 }
 
-fn tensor(port: &Port, shape: &[u8], mut content: AlignedVec<u8>) -> Result<Tensor> {
+fn tensor(port: &FunctionPort, shape: &[u8], mut content: AlignedVec<u8>) -> Result<Tensor> {
     let words = shape.as_chunks::<WORD>().0.iter().map(|word| i64::from(i32::from_le_bytes(*word)));
     let dims: Vec<i64> = words.take_while(|size| *size >= 0).collect();
     let shape = Shape::new(&dims)?;

@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 
-use super::model::{Function, TfliteModel};
+use super::model::{ModelFunction, TfliteModel};
 use super::schema::{
     self, model, operator, operator_code, signature, subgraph, tensor, tensor_map,
 };
@@ -62,14 +62,14 @@ pub(super) fn rewrite(bytes: &[u8], model: &TfliteModel) -> Result<AlignedVec<u8
     let old_codes = positions(&root, model::OPERATOR_CODES)?;
     let old_subgraphs = root.vector(model::SUBGRAPHS)?.tables()?;
     let mut fields = vec![
-        (model::VERSION, Field::Word(3)),
-        (model::OPERATOR_CODES, Field::Offset),
-        (model::SUBGRAPHS, Field::Offset),
-        (model::BUFFERS, Field::Offset),
-        (model::SIGNATURES, Field::Offset),
+        (model::VERSION, TableField::Word(3)),
+        (model::OPERATOR_CODES, TableField::Offset),
+        (model::SUBGRAPHS, TableField::Offset),
+        (model::BUFFERS, TableField::Offset),
+        (model::SIGNATURES, TableField::Offset),
     ];
     if root.has(model::METADATA) {
-        fields.push((model::METADATA, Field::Offset));
+        fields.push((model::METADATA, TableField::Offset));
     }
     let offsets = writer.table(&fields);
     writer.point_root(offsets.table);
@@ -78,7 +78,7 @@ pub(super) fn rewrite(bytes: &[u8], model: &TfliteModel) -> Result<AlignedVec<u8
         writer.point_old(offsets.of(model::METADATA)?, root.vector(model::METADATA)?.position());
     }
     writer.operator_codes(offsets.of(model::OPERATOR_CODES)?, &old_codes)?;
-    let subgraphs = Subgraphs::plan(model, old_subgraphs.len());
+    let subgraphs = SubgraphMap::plan(model, old_subgraphs.len());
     writer.subgraphs(offsets.of(model::SUBGRAPHS)?, &old_subgraphs, &subgraphs, old_codes.len())?;
     writer.signatures(offsets.of(model::SIGNATURES)?, model, &subgraphs)?;
     writer.finish(bytes)
@@ -90,7 +90,7 @@ fn word(value: usize) -> u32 {
 }
 
 /// The outputs of a function in the new file: [`PARTS`] for each of its own.
-fn outputs(function: &Function) -> Vec<u32> {
+fn outputs(function: &ModelFunction) -> Vec<u32> {
     let first = |port: usize| function.tensors + port * NEW_TENSORS + 1;
     let ports = 0..function.outputs.len();
     ports.flat_map(|port| [word(first(port)), word(first(port) + 1)]).collect()
@@ -102,18 +102,19 @@ fn positions(table: &Table, field: usize) -> Result<Vec<usize>> {
 }
 
 /// Which subgraph is what function.
-struct Subgraphs<'a> {
+struct SubgraphMap<'a> {
     /// For each subgraph of the new file: the old one, and the function that it becomes.
-    new: Vec<(usize, Option<&'a Function>)>,
+    new: Vec<(usize, Option<&'a ModelFunction>)>,
     /// The subgraph of each function.
     of: Vec<usize>,
 }
 
-impl<'a> Subgraphs<'a> {
+impl<'a> SubgraphMap<'a> {
     /// A subgraph becomes its function. One that others may run, or that is several functions, stays, and
     /// is copied.
     fn plan(model: &'a TfliteModel, count: usize) -> Self {
-        let mut new: Vec<(usize, Option<&Function>)> = (0..count).map(|old| (old, None)).collect();
+        let mut new: Vec<(usize, Option<&ModelFunction>)> =
+            (0..count).map(|old| (old, None)).collect();
         let mut of = Vec::new();
         for function in &model.functions {
             let old = function.subgraph;
@@ -128,13 +129,13 @@ impl<'a> Subgraphs<'a> {
                 }
             }
         }
-        Subgraphs { new, of }
+        SubgraphMap { new, of }
     }
 }
 
 /// A field of a new table.
 #[derive(Clone, Copy)]
-enum Field {
+enum TableField {
     Byte(u8),
     Word(u32),
     /// An offset, which is set later.
@@ -203,7 +204,7 @@ impl Writer {
     }
 
     /// Writes a table of these fields, each of which takes a word.
-    fn table(&mut self, fields: &[(usize, Field)]) -> Offsets {
+    fn table(&mut self, fields: &[(usize, TableField)]) -> Offsets {
         self.align();
         let count = fields.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
         let vtable = self.bytes.len();
@@ -225,9 +226,9 @@ impl Writer {
         let mut offsets = Offsets { table, fields: Vec::new() };
         for (number, field) in fields {
             match field {
-                Field::Byte(value) => self.bytes.extend_from_slice(&[*value, 0, 0, 0]),
-                Field::Word(value) => self.bytes.extend_from_slice(&value.to_le_bytes()),
-                Field::Offset => {
+                TableField::Byte(value) => self.bytes.extend_from_slice(&[*value, 0, 0, 0]),
+                TableField::Word(value) => self.bytes.extend_from_slice(&value.to_le_bytes()),
+                TableField::Offset => {
                     offsets.fields.push((*number, self.bytes.len()));
                     self.word(0);
                 }
@@ -246,7 +247,7 @@ impl Writer {
     }
 
     /// Writes a table that the offset at `at` points to.
-    fn table_at(&mut self, at: usize, fields: &[(usize, Field)]) -> Offsets {
+    fn table_at(&mut self, at: usize, fields: &[(usize, TableField)]) -> Offsets {
         let offsets = self.table(fields);
         self.point(at, offsets.table);
         offsets
@@ -270,16 +271,22 @@ impl Writer {
         self.extended(at, old, NEW_OPERATORS.len(), |writer, place, index| {
             let code = NEW_OPERATORS.get(index).copied().unwrap_or_default().unsigned_abs();
             let fields = [
-                (operator_code::OLD_BUILTIN, Field::Byte(code.to_le_bytes()[0])),
-                (operator_code::VERSION, Field::Word(1)),
-                (operator_code::BUILTIN, Field::Word(code)),
+                (operator_code::OLD_BUILTIN, TableField::Byte(code.to_le_bytes()[0])),
+                (operator_code::VERSION, TableField::Word(1)),
+                (operator_code::BUILTIN, TableField::Word(code)),
             ];
             writer.table_at(place, &fields);
             Ok(())
         })
     }
 
-    fn subgraphs(&mut self, at: usize, old: &[Table], plan: &Subgraphs, code: usize) -> Result<()> {
+    fn subgraphs(
+        &mut self,
+        at: usize,
+        old: &[Table],
+        plan: &SubgraphMap,
+        code: usize,
+    ) -> Result<()> {
         let places = self.vector(at, plan.new.len());
         for (place, (index, function)) in places.into_iter().zip(&plan.new) {
             let table =
@@ -293,15 +300,21 @@ impl Writer {
     }
 
     /// The subgraph `old` with other outputs. `code` is the first of the new operators.
-    fn subgraph(&mut self, at: usize, old: &Table, function: &Function, code: usize) -> Result<()> {
+    fn subgraph(
+        &mut self,
+        at: usize,
+        old: &Table,
+        function: &ModelFunction,
+        code: usize,
+    ) -> Result<()> {
         let mut fields = vec![
-            (subgraph::TENSORS, Field::Offset),
-            (subgraph::INPUTS, Field::Offset),
-            (subgraph::OUTPUTS, Field::Offset),
-            (subgraph::OPERATORS, Field::Offset),
+            (subgraph::TENSORS, TableField::Offset),
+            (subgraph::INPUTS, TableField::Offset),
+            (subgraph::OUTPUTS, TableField::Offset),
+            (subgraph::OPERATORS, TableField::Offset),
         ];
         if old.has(subgraph::NAME) {
-            fields.push((subgraph::NAME, Field::Offset));
+            fields.push((subgraph::NAME, TableField::Offset));
         }
         let offsets = self.table_at(at, &fields);
         if old.has(subgraph::NAME) {
@@ -319,7 +332,8 @@ impl Writer {
         self.extended(at, &tensors, added + room, |writer, place, index| {
             let is_shape = index % NEW_TENSORS == 0;
             let element = if is_shape { schema::INT32 } else { schema::STRING };
-            let fields = [(tensor::SHAPE, Field::Offset), (tensor::TYPE, Field::Byte(element))];
+            let fields =
+                [(tensor::SHAPE, TableField::Offset), (tensor::TYPE, TableField::Byte(element))];
             if let Some(table) = unused.get() {
                 writer.point(place, table);
                 return Ok(());
@@ -345,14 +359,14 @@ impl Writer {
     /// `SHAPE` of 32-bit integers.
     fn shape(&mut self, at: usize, code: usize, input: usize, output: usize) -> Result<()> {
         let options = self.operator(at, code, input, output, schema::SHAPE_OPTIONS)?;
-        self.table_at(options, &[(schema::OUT_TYPE, Field::Byte(schema::INT32))]);
+        self.table_at(options, &[(schema::OUT_TYPE, TableField::Byte(schema::INT32))]);
         Ok(())
     }
 
     /// `RESHAPE` to a vector.
     fn flatten(&mut self, at: usize, code: usize, input: usize, output: usize) -> Result<()> {
         let options = self.operator(at, code, input, output, schema::RESHAPE_OPTIONS)?;
-        let offsets = self.table_at(options, &[(schema::NEW_SHAPE, Field::Offset)]);
+        let offsets = self.table_at(options, &[(schema::NEW_SHAPE, TableField::Offset)]);
         self.ints(offsets.of(schema::NEW_SHAPE)?, &[u32::MAX]);
         Ok(())
     }
@@ -369,11 +383,11 @@ impl Writer {
         let offsets = self.table_at(
             at,
             &[
-                (operator::CODE, Field::Word(word(code))),
-                (operator::INPUTS, Field::Offset),
-                (operator::OUTPUTS, Field::Offset),
-                (operator::OPTIONS_TYPE, Field::Byte(options)),
-                (operator::OPTIONS, Field::Offset),
+                (operator::CODE, TableField::Word(word(code))),
+                (operator::INPUTS, TableField::Offset),
+                (operator::OUTPUTS, TableField::Offset),
+                (operator::OPTIONS_TYPE, TableField::Byte(options)),
+                (operator::OPTIONS, TableField::Offset),
             ],
         );
         self.ints(offsets.of(operator::INPUTS)?, &[word(input)]);
@@ -396,17 +410,17 @@ impl Writer {
     }
 
     /// A signature for each function, whose names are numbers: those of the file may be missing.
-    fn signatures(&mut self, at: usize, model: &TfliteModel, plan: &Subgraphs) -> Result<()> {
+    fn signatures(&mut self, at: usize, model: &TfliteModel, plan: &SubgraphMap) -> Result<()> {
         let places = self.vector(at, model.functions.len());
         let functions = model.functions.iter().zip(&plan.of).enumerate();
         for (place, (number, (function, subgraph))) in places.into_iter().zip(functions) {
             let offsets = self.table_at(
                 place,
                 &[
-                    (signature::INPUTS, Field::Offset),
-                    (signature::OUTPUTS, Field::Offset),
-                    (signature::KEY, Field::Offset),
-                    (signature::SUBGRAPH, Field::Word(word(*subgraph))),
+                    (signature::INPUTS, TableField::Offset),
+                    (signature::OUTPUTS, TableField::Offset),
+                    (signature::KEY, TableField::Offset),
+                    (signature::SUBGRAPH, TableField::Word(word(*subgraph))),
                 ],
             );
             self.text(offsets.of(signature::KEY)?, &number.to_string());
@@ -421,8 +435,10 @@ impl Writer {
     fn names(&mut self, at: usize, tensors: &[u32]) -> Result<()> {
         let places = self.vector(at, tensors.len());
         for (number, (place, tensor)) in places.into_iter().zip(tensors).enumerate() {
-            let fields =
-                [(tensor_map::NAME, Field::Offset), (tensor_map::TENSOR, Field::Word(*tensor))];
+            let fields = [
+                (tensor_map::NAME, TableField::Offset),
+                (tensor_map::TENSOR, TableField::Word(*tensor)),
+            ];
             let offsets = self.table_at(place, &fields);
             self.text(offsets.of(tensor_map::NAME)?, &number.to_string());
         }

@@ -46,7 +46,7 @@ opaque!(
 );
 
 /// Null on success.
-type Status = *mut OrtStatus;
+type OrtStatusPtr = *mut OrtStatus;
 
 /// `OrtLoggingFunction`: user parameter, severity, category, log id, code location, message.
 type Logger = unsafe extern "C" fn(
@@ -77,11 +77,11 @@ type ApiTable = [*const c_void; API_TABLE_LENGTH];
 macro_rules! functions {
     ($($field:ident = $index:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// The functions that are called here, each with its index in `OrtApi`.
-        struct Functions {
+        struct OnnxFunctions {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
-        impl Functions {
+        impl OnnxFunctions {
             /// Whether the table contains all of the functions.
             fn are_in(table: &ApiTable) -> bool {
                 [$($index),*].iter().all(|index: &usize| {
@@ -97,7 +97,7 @@ macro_rules! functions {
                 // SAFETY: from version 15 of the API on, the function at each index has exactly
                 // the signature in the list below.
                 unsafe {
-                    Functions {
+                    OnnxFunctions {
                         $($field: mem::transmute::<
                             *const c_void,
                             unsafe extern "C" fn($($arg),*) $(-> $ret)?
@@ -112,44 +112,44 @@ macro_rules! functions {
 functions! {
     error_code = 1: fn(*const OrtStatus) -> c_int;
     error_message = 2: fn(*const OrtStatus) -> *const c_char;
-    create_env = 4: fn(Logger, *mut c_void, c_int, *const c_char, *mut *mut OrtEnv) -> Status;
-    disable_telemetry = 6: fn(*const OrtEnv) -> Status;
+    create_env = 4: fn(Logger, *mut c_void, c_int, *const c_char, *mut *mut OrtEnv) -> OrtStatusPtr;
+    disable_telemetry = 6: fn(*const OrtEnv) -> OrtStatusPtr;
     create_session = 7:
-        fn(*const OrtEnv, *const c_char, *const OrtSessionOptions, *mut *mut OrtSession) -> Status;
+        fn(*const OrtEnv, *const c_char, *const OrtSessionOptions, *mut *mut OrtSession) -> OrtStatusPtr;
     create_session_from_array = 8: fn(
         *const OrtEnv, *const c_void, usize, *const OrtSessionOptions, *mut *mut OrtSession
-    ) -> Status;
+    ) -> OrtStatusPtr;
     run = 9: fn(
         *mut OrtSession, *const OrtRunOptions,
         *const *const c_char, *const *const OrtValue, usize,
         *const *const c_char, usize, *mut *mut OrtValue
-    ) -> Status;
-    create_session_options = 10: fn(*mut *mut OrtSessionOptions) -> Status;
-    disable_memory_pattern = 17: fn(*mut OrtSessionOptions) -> Status;
-    disable_arena = 19: fn(*mut OrtSessionOptions) -> Status;
-    set_session_log_id = 20: fn(*mut OrtSessionOptions, *const c_char) -> Status;
-    set_optimization = 23: fn(*mut OrtSessionOptions, c_int) -> Status;
-    set_intra_threads = 24: fn(*mut OrtSessionOptions, c_int) -> Status;
-    set_inter_threads = 25: fn(*mut OrtSessionOptions, c_int) -> Status;
-    create_run_options = 39: fn(*mut *mut OrtRunOptions) -> Status;
-    set_run_log_severity = 41: fn(*mut OrtRunOptions, c_int) -> Status;
-    set_terminate = 46: fn(*mut OrtRunOptions) -> Status;
+    ) -> OrtStatusPtr;
+    create_session_options = 10: fn(*mut *mut OrtSessionOptions) -> OrtStatusPtr;
+    disable_memory_pattern = 17: fn(*mut OrtSessionOptions) -> OrtStatusPtr;
+    disable_arena = 19: fn(*mut OrtSessionOptions) -> OrtStatusPtr;
+    set_session_log_id = 20: fn(*mut OrtSessionOptions, *const c_char) -> OrtStatusPtr;
+    set_optimization = 23: fn(*mut OrtSessionOptions, c_int) -> OrtStatusPtr;
+    set_intra_threads = 24: fn(*mut OrtSessionOptions, c_int) -> OrtStatusPtr;
+    set_inter_threads = 25: fn(*mut OrtSessionOptions, c_int) -> OrtStatusPtr;
+    create_run_options = 39: fn(*mut *mut OrtRunOptions) -> OrtStatusPtr;
+    set_run_log_severity = 41: fn(*mut OrtRunOptions, c_int) -> OrtStatusPtr;
+    set_terminate = 46: fn(*mut OrtRunOptions) -> OrtStatusPtr;
     create_tensor = 48:
-        fn(*mut OrtAllocator, *const i64, usize, c_int, *mut *mut OrtValue) -> Status;
+        fn(*mut OrtAllocator, *const i64, usize, c_int, *mut *mut OrtValue) -> OrtStatusPtr;
     create_tensor_over = 49: fn(
         *const OrtMemoryInfo, *mut c_void, usize, *const i64, usize, c_int, *mut *mut OrtValue
-    ) -> Status;
-    is_tensor = 50: fn(*const OrtValue, *mut c_int) -> Status;
-    tensor_data = 51: fn(*mut OrtValue, *mut *mut c_void) -> Status;
-    strings_length = 53: fn(*const OrtValue, *mut usize) -> Status;
+    ) -> OrtStatusPtr;
+    is_tensor = 50: fn(*const OrtValue, *mut c_int) -> OrtStatusPtr;
+    tensor_data = 51: fn(*mut OrtValue, *mut *mut c_void) -> OrtStatusPtr;
+    strings_length = 53: fn(*const OrtValue, *mut usize) -> OrtStatusPtr;
     strings_content = 54:
-        fn(*const OrtValue, *mut c_void, usize, *mut usize, usize) -> Status;
-    element_type = 60: fn(*const OrtTypeAndShape, *mut c_int) -> Status;
-    dimension_count = 61: fn(*const OrtTypeAndShape, *mut usize) -> Status;
-    dimensions = 62: fn(*const OrtTypeAndShape, *mut i64, usize) -> Status;
-    type_and_shape = 65: fn(*const OrtValue, *mut *mut OrtTypeAndShape) -> Status;
-    create_cpu_memory_info = 69: fn(c_int, c_int, *mut *mut OrtMemoryInfo) -> Status;
-    default_allocator = 78: fn(*mut *mut OrtAllocator) -> Status;
+        fn(*const OrtValue, *mut c_void, usize, *mut usize, usize) -> OrtStatusPtr;
+    element_type = 60: fn(*const OrtTypeAndShape, *mut c_int) -> OrtStatusPtr;
+    dimension_count = 61: fn(*const OrtTypeAndShape, *mut usize) -> OrtStatusPtr;
+    dimensions = 62: fn(*const OrtTypeAndShape, *mut i64, usize) -> OrtStatusPtr;
+    type_and_shape = 65: fn(*const OrtValue, *mut *mut OrtTypeAndShape) -> OrtStatusPtr;
+    create_cpu_memory_info = 69: fn(c_int, c_int, *mut *mut OrtMemoryInfo) -> OrtStatusPtr;
+    default_allocator = 78: fn(*mut *mut OrtAllocator) -> OrtStatusPtr;
     release_status = 93: fn(*mut OrtStatus);
     release_session = 95: fn(*mut OrtSession);
     release_value = 96: fn(*mut OrtValue);
@@ -157,8 +157,8 @@ functions! {
     release_type_and_shape = 99: fn(*mut OrtTypeAndShape);
     release_session_options = 100: fn(*mut OrtSessionOptions);
     add_session_entry = 130:
-        fn(*mut OrtSessionOptions, *const c_char, *const c_char) -> Status;
-    resized_string = 252: fn(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
+        fn(*mut OrtSessionOptions, *const c_char, *const c_char) -> OrtStatusPtr;
+    resized_string = 252: fn(*mut OrtValue, usize, usize, *mut *mut c_char) -> OrtStatusPtr;
 }
 
 /// `OrtLoggingLevel`.
@@ -187,7 +187,7 @@ const INLINE_DIMS: usize = 4;
 
 /// The library, and its objects that exist once in a process.
 pub(super) struct OnnxApi {
-    functions: Functions,
+    functions: OnnxFunctions,
     version: String,
     /// Created for the first model: an environment has a thread, and processes for load probes are
     /// forked from one without threads.
@@ -213,51 +213,51 @@ unsafe impl Sync for OnnxObjects {}
 
 /// Why the library was not opened.
 #[derive(Debug)]
-pub(super) enum OpenError {
+pub(super) enum OnnxOpenError {
     /// The dynamic loader failed.
     Loader(libloading::Error),
     /// The library cannot be used, with the reason.
     Unsupported(String),
 }
 
-impl std::fmt::Display for OpenError {
+impl std::fmt::Display for OnnxOpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            OpenError::Loader(error) => error.fmt(f),
-            OpenError::Unsupported(reason) => f.write_str(reason),
+            OnnxOpenError::Loader(error) => error.fmt(f),
+            OnnxOpenError::Unsupported(reason) => f.write_str(reason),
         }
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OnnxOpenError {}
 
 impl OnnxApi {
     /// Opens the library at `path`.
-    pub(super) fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
+    pub(super) fn open(path: &Path) -> Result<Arc<Self>, OnnxOpenError> {
         // SAFETY: loading runs the library's initializers. The path comes from the operator
         // (flag, environment, default directories), never from a request, and an operator who
         // names a library there trusts it with the process.
-        let library = unsafe { Library::new(path) }.map_err(OpenError::Loader)?;
+        let library = unsafe { Library::new(path) }.map_err(OnnxOpenError::Loader)?;
         // SAFETY: the symbol has this signature in every version, and returns a pointer to a
         // static table, whose functions accept any version. For a version that the library does
         // not support they return null.
         let (table, version) = unsafe {
             let base =
                 library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0");
-            let base = base.map_err(OpenError::Loader)?();
+            let base = base.map_err(OnnxOpenError::Loader)?();
             let Some(base) = base.as_ref() else {
-                return Err(OpenError::Unsupported("OrtGetApiBase returned no API".to_owned()));
+                return Err(OnnxOpenError::Unsupported("OrtGetApiBase returned no API".to_owned()));
             };
             let version = CStr::from_ptr((base.version)()).to_string_lossy().into_owned();
             ((base.api)(API_VERSION).as_ref(), version)
         };
-        let Some(table) = table.filter(|table| Functions::are_in(table)) else {
-            return Err(OpenError::Unsupported(format!(
+        let Some(table) = table.filter(|table| OnnxFunctions::are_in(table)) else {
+            return Err(OnnxOpenError::Unsupported(format!(
                 "it is ONNX Runtime {version}; version 1.{API_VERSION} or later is required"
             )));
         };
         // SAFETY: the table comes from the library, and `are_in` has found all functions in it.
-        let functions = unsafe { Functions::from_table(table) };
+        let functions = unsafe { OnnxFunctions::from_table(table) };
         let library = ManuallyDrop::new(library);
         Ok(Arc::new(OnnxApi { functions, version, objects: OnceLock::new(), _library: library }))
     }
@@ -273,7 +273,7 @@ impl OnnxApi {
     }
 
     fn create_objects(&self) -> Result<OnnxObjects> {
-        let Functions {
+        let OnnxFunctions {
             create_env,
             disable_telemetry,
             create_cpu_memory_info,
@@ -305,7 +305,7 @@ impl OnnxApi {
     }
 
     /// Turns the status of a call into a result, and frees it.
-    fn check(&self, status: Status) -> Result<()> {
+    fn check(&self, status: OrtStatusPtr) -> Result<()> {
         if status.is_null() {
             return Ok(());
         }
@@ -414,7 +414,7 @@ impl OnnxSession {
     /// Loads a model, which runs each operation on `threads` threads; with 0 the library chooses
     /// the number.
     pub(super) fn load(api: &Arc<OnnxApi>, source: &ModelSource, threads: usize) -> Result<Self> {
-        let options = SessionOptions::new(api, threads)?;
+        let options = OnnxSessionOptions::new(api, threads)?;
         let env = api.objects()?.env;
         let log_id = source.path().display().to_string();
         options.set_log_id(source.path())?;
@@ -511,18 +511,18 @@ impl Drop for OnnxSession {
 }
 
 /// The settings with which a session is created.
-struct SessionOptions<'a> {
+struct OnnxSessionOptions<'a> {
     api: &'a OnnxApi,
     raw: *mut OrtSessionOptions,
 }
 
-impl<'a> SessionOptions<'a> {
+impl<'a> OnnxSessionOptions<'a> {
     fn new(api: &'a OnnxApi, threads: usize) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: writes one pointer, which is freed in drop.
         api.check(unsafe { (api.functions.create_session_options)(&raw mut raw) })?;
-        let options = SessionOptions { api, raw };
-        let Functions {
+        let options = OnnxSessionOptions { api, raw };
+        let OnnxFunctions {
             set_optimization,
             set_intra_threads,
             set_inter_threads,
@@ -564,7 +564,7 @@ impl<'a> SessionOptions<'a> {
     }
 }
 
-impl Drop for SessionOptions<'_> {
+impl Drop for OnnxSessionOptions<'_> {
     fn drop(&mut self) {
         // SAFETY: `raw` comes from the library and is freed once, here.
         unsafe { (self.api.functions.release_session_options)(self.raw) };
@@ -710,7 +710,7 @@ impl OwnedValue {
         let input = inputs.iter().find(shares_memory).cloned();
         let length = count.checked_mul(size);
         let length = length.ok_or_else(|| Error::internal("an output has too many elements"))?;
-        let output = OutputMemory { _value: self, _input: input, data, length };
+        let output = OnnxOutputMemory { _value: self, _input: input, data, length };
         Tensor::numeric(dtype, shape, Buffer::new(Arc::new(output)))
     }
 
@@ -779,7 +779,7 @@ impl Drop for OwnedValue {
 }
 
 /// The memory of a numeric output.
-struct OutputMemory {
+struct OnnxOutputMemory {
     data: *const u8,
     /// In bytes.
     length: usize,
@@ -789,11 +789,11 @@ struct OutputMemory {
 }
 
 // SAFETY: a value that a run has returned is never changed, and may be freed on any thread.
-unsafe impl Send for OutputMemory {}
+unsafe impl Send for OnnxOutputMemory {}
 // SAFETY: as above.
-unsafe impl Sync for OutputMemory {}
+unsafe impl Sync for OnnxOutputMemory {}
 
-impl Memory for OutputMemory {
+impl Memory for OnnxOutputMemory {
     fn bytes(&self) -> &[u8] {
         if self.length == 0 || self.data.is_null() {
             return &[];

@@ -64,12 +64,12 @@ const LIBRARY: Library = Library {
 pub struct Onnx {
     config: OnnxConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLibrary>>,
+    runtime: Mutex<Option<OpenOnnxRuntime>>,
     watchdog: Arc<Watchdog>,
 }
 
 /// The open library, with its file.
-struct OpenLibrary {
+struct OpenOnnxRuntime {
     api: Arc<OnnxApi>,
     file: PathBuf,
 }
@@ -89,7 +89,7 @@ impl Onnx {
         }
         let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)?;
-        *slot = Some(OpenLibrary { api: Arc::clone(&api), file });
+        *slot = Some(OpenOnnxRuntime { api: Arc::clone(&api), file });
         Ok(api)
     }
 

@@ -73,7 +73,7 @@ impl Watchdog {
         &self,
         deadline: Instant,
         options: Arc<OnnxRunOptions>,
-    ) -> Result<WatchedRun<'_>> {
+    ) -> Result<DeadlineWatch<'_>> {
         let mut state = self.0.state();
         if !state.started {
             let shared = Arc::clone(&self.0);
@@ -93,7 +93,7 @@ impl Watchdog {
         if is_first {
             self.0.changed.notify_one();
         }
-        Ok(WatchedRun { shared: &self.0, key })
+        Ok(DeadlineWatch { shared: &self.0, key })
     }
 }
 
@@ -105,12 +105,12 @@ impl Drop for Watchdog {
 }
 
 /// A run whose deadline is watched until this value is dropped.
-pub(super) struct WatchedRun<'a> {
+pub(super) struct DeadlineWatch<'a> {
     shared: &'a WatchdogShared,
     key: RunKey,
 }
 
-impl Drop for WatchedRun<'_> {
+impl Drop for DeadlineWatch<'_> {
     fn drop(&mut self) {
         self.shared.state().runs.remove(&self.key);
     }

@@ -32,4 +32,6 @@ mod value;
 pub mod verdict;
 
 pub use self::size::{Size, Symbols, product};
-pub use self::value::{Flow, List, MAX_ELEMENTS, Outcome, Stop, Value, mixed, unknown};
+pub use self::value::{
+    Flow, MAX_ELEMENTS, OperationResults, Outcome, Stop, TensorList, Value, mixed, unknown,
+};

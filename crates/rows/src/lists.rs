@@ -5,17 +5,17 @@ use std::rc::Rc;
 use crate::compute::item_of;
 use crate::plain::{axis_of, dimension};
 use crate::size::{Size, Symbols};
-use crate::value::{Flow, List, Outcome, Stop, Value, mixed, unknown};
+use crate::value::{Flow, Outcome, Stop, TensorList, Value, mixed, unknown};
 
 fn list(length: Size, element: Option<Value>) -> Value {
-    Value::new(Flow::List(Rc::new(List { length, element })), None)
+    Value::new(Flow::List(Rc::new(TensorList { length, element })), None)
 }
 
 /// The list of `value`.
 ///
 /// # Errors
 /// If it is none.
-pub fn as_list(value: &Value) -> Result<&List, Stop> {
+pub fn as_list(value: &Value) -> Result<&TensorList, Stop> {
     match &value.flow {
         Flow::List(list) => Ok(list),
         _ => unknown("takes a list of tensors that is not known"),
@@ -59,7 +59,7 @@ fn dimension_before(axis: usize) -> Result<usize, Stop> {
 }
 
 /// Whether a list has one element for each row.
-fn is_of_rows(list: &List) -> bool {
+fn is_of_rows(list: &TensorList) -> bool {
     list.length == Size::rows()
 }
 
@@ -103,7 +103,7 @@ pub fn set(value: &Value, index: &Value, element: &Value, symbols: &Symbols) -> 
     Ok(list(its.length.clone(), Some(element)))
 }
 
-fn check_index(its: &List, index: &Value) -> Result<(), Stop> {
+fn check_index(its: &TensorList, index: &Value) -> Result<(), Stop> {
     let is_own = matches!(index.flow, Flow::Counter { offset: 0 });
     match (is_of_rows(its), &index.flow) {
         (true, _) if is_own => Ok(()),

@@ -30,6 +30,9 @@ pub fn unknown<T>(why: impl Into<String>) -> Result<T, Stop> {
 /// The result of an operation.
 pub type Outcome = Result<Value, Stop>;
 
+/// The results of an operation.
+pub type OperationResults = Result<Vec<Value>, Stop>;
+
 /// From what a tensor is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flow {
@@ -90,7 +93,7 @@ pub enum Flow {
         partition: u32,
     },
     /// A list of tensors.
-    List(Rc<List>),
+    List(Rc<TensorList>),
     /// On a path that is never taken.
     Dead,
     /// An operation before it mixes rows.
@@ -101,7 +104,7 @@ pub enum Flow {
 
 /// A list of tensors.
 #[derive(Clone, Debug, PartialEq)]
-pub struct List {
+pub struct TensorList {
     /// Its length.
     pub length: Size,
     /// What its elements have in common; `None` before there is one. In a list of one element for each
@@ -275,8 +278,8 @@ impl Value {
     }
 }
 
-impl List {
-    fn joined(&self, other: &Self, symbols: &Symbols) -> Option<List> {
+impl TensorList {
+    fn joined(&self, other: &Self, symbols: &Symbols) -> Option<TensorList> {
         let element = match (&self.element, &other.element) {
             (Some(a), Some(b)) => Some(a.joined(b, symbols)?),
             (Some(one), None) | (None, Some(one)) => Some(one.clone()),
@@ -287,7 +290,7 @@ impl List {
             false if self.length.is_fixed() && other.length.is_fixed() => symbols.fresh(),
             false => return None,
         };
-        Some(List { length, element })
+        Some(TensorList { length, element })
     }
 }
 

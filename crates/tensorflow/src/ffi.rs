@@ -4,7 +4,7 @@
 //! The types here uphold these rules:
 //! * every pointer from the library is owned by one struct, which frees it on drop and keeps the
 //!   [`TensorFlowApi`], and with it the library, alive;
-//! * every call that reports a status goes through [`Status::check`];
+//! * every call that reports a status goes through [`OwnedStatus::check`];
 //! * an input tensor shares our memory: the runtime gets a counted reference, which a deallocator
 //!   releases when the last user inside the runtime is done with it;
 //! * an output tensor is read in place and freed when its last view is dropped.
@@ -216,7 +216,7 @@ impl TensorFlowApi {
     pub(super) fn load_library(&self, path: &Path) -> Result<Vec<u8>> {
         let path = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| Error::invalid("its path contains a NUL character"))?;
-        let status = Status::new(self);
+        let status = OwnedStatus::new(self);
         // SAFETY: path and status are live for the call. Loading runs the library's initializers:
         // the path comes from the operator (flag, environment, file), never from a request, and
         // naming a library there means trusting it with the process.
@@ -358,16 +358,16 @@ impl Drop for OwnedBuffer<'_> {
 }
 
 /// A `TF_Status` for one call.
-struct Status<'a> {
+struct OwnedStatus<'a> {
     api: &'a TensorFlowApi,
     raw: *mut TfStatus,
 }
 
-impl<'a> Status<'a> {
+impl<'a> OwnedStatus<'a> {
     fn new(api: &'a TensorFlowApi) -> Self {
         // SAFETY: takes no arguments; the pointer is freed in drop.
         let raw = unsafe { (api.new_status)() };
-        Status { api, raw }
+        OwnedStatus { api, raw }
     }
 
     fn check(&self) -> Result<()> {
@@ -385,7 +385,7 @@ impl<'a> Status<'a> {
     }
 }
 
-impl Drop for Status<'_> {
+impl Drop for OwnedStatus<'_> {
     fn drop(&mut self) {
         // SAFETY: `raw` came from TF_NewStatus and is freed once, here.
         unsafe { (self.api.delete_status)(self.raw) };
@@ -461,8 +461,8 @@ impl TensorFlowSession {
     /// Creates a session without a graph and closes it, so that the library initializes what it
     /// shares among all sessions with this configuration. Returns the number of its GPUs.
     pub(super) fn initialize(api: &Arc<TensorFlowApi>, config: &[u8]) -> Result<usize> {
-        let options = SessionOptions::new(api, config, "")?;
-        let status = Status::new(api);
+        let options = TensorFlowSessionOptions::new(api, config, "")?;
+        let status = OwnedStatus::new(api);
         // SAFETY: options and status are live for the call; the graph and the session, which may be
         // null, are freed when `empty` is dropped.
         let (graph, session) = unsafe {
@@ -477,7 +477,7 @@ impl TensorFlowSession {
     /// The number of GPUs that the session can use.
     pub(super) fn gpus(&self) -> Result<usize> {
         let api = &*self.api;
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         let mut count = 0;
         // SAFETY: the session is live, and after a success so is the list, which is freed once. The
         // types of its devices are NUL-terminated strings that belong to it, and null after an error.
@@ -509,13 +509,13 @@ impl TensorFlowSession {
         let tags: Vec<CString> = tags.map(|tag| c_string(tag)).collect::<Result<_>>()?;
         let tags: Vec<*const c_char> = tags.iter().map(|t| t.as_ptr()).collect();
         let count = c_int::try_from(tags.len()).map_err(|_| Error::invalid("too many tags"))?;
-        let options = SessionOptions::new(api, &settings.config, &settings.target)?;
+        let options = TensorFlowSessionOptions::new(api, &settings.config, &settings.target)?;
         let run_options = TfBuffer {
             data: ON_SECOND_POOL.as_ptr().cast(),
             length: ON_SECOND_POOL.len(),
             deallocator: None,
         };
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         let meta_buffer = meta.is_some().then(|| OwnedBuffer::new(api));
         // SAFETY: all pointers are live for the call: `options`, `folder`, `tags`, `run_options`, `status`
         // and `meta_buffer` are owned above; the options of the run and the metagraph output may be null. The graph and the session,
@@ -549,13 +549,13 @@ impl TensorFlowSession {
         graph_def: &[u8],
         settings: &SessionSettings,
     ) -> Result<Self> {
-        let options = SessionOptions::new(api, &settings.config, &settings.target)?;
+        let options = TensorFlowSessionOptions::new(api, &settings.config, &settings.target)?;
         let definition = TfBuffer {
             data: graph_def.as_ptr().cast(),
             length: graph_def.len(),
             deallocator: None,
         };
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         // SAFETY: all pointers are live for the calls, which copy the definition; the import's options are
         // freed once. The graph and the session, which may be null, are freed when `loaded` is dropped.
         let (graph, session) = unsafe {
@@ -579,7 +579,7 @@ impl TensorFlowSession {
     /// them, -1 for others; `None` for an unknown rank.
     pub(super) fn declared(&self, endpoint: GraphEndpoint) -> (c_int, Option<Vec<i64>>) {
         let (api, GraphEndpoint(output)) = (&*self.api, endpoint);
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         // SAFETY: the endpoint is one of this live graph.
         let (dtype, rank) = unsafe {
             let dtype = (api.output_type)(output);
@@ -693,7 +693,7 @@ impl TensorFlowSession {
             deallocator: None,
         };
         let api = &*self.api;
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         // SAFETY: session and status are live; the arrays have the stated lengths and outlive
         // the call, as do the tensors in `owned`; endpoints belong to this session's graph;
         // `metadata` is null or a buffer that only this call uses.
@@ -735,7 +735,7 @@ impl TensorFlowSession {
 
 impl Drop for TensorFlowSession {
     fn drop(&mut self) {
-        let status = Status::new(&self.api);
+        let status = OwnedStatus::new(&self.api);
         // SAFETY: the session is not shared (`&mut self`), so no run is in progress; each pointer
         // is freed once. A null session (failed load) is skipped.
         unsafe {
@@ -758,19 +758,19 @@ pub(super) struct SessionSettings {
     pub(super) has_own_pool: bool,
 }
 
-struct SessionOptions<'a> {
+struct TensorFlowSessionOptions<'a> {
     api: &'a TensorFlowApi,
     raw: *mut TfSessionOptions,
 }
 
-impl<'a> SessionOptions<'a> {
+impl<'a> TensorFlowSessionOptions<'a> {
     /// Options with a serialized `ConfigProto`, for a session at `target`, or in this process if that is empty.
     fn new(api: &'a TensorFlowApi, config: &[u8], target: &str) -> Result<Self> {
         let target = c_string(target)?;
         // SAFETY: takes no arguments; freed in drop.
         let raw = unsafe { (api.new_session_options)() };
-        let options = SessionOptions { api, raw };
-        let status = Status::new(api);
+        let options = TensorFlowSessionOptions { api, raw };
+        let status = OwnedStatus::new(api);
         // SAFETY: `config` is `len` readable bytes; the library parses a copy.
         unsafe { (api.set_config)(raw, config.as_ptr().cast(), config.len(), status.raw) };
         status.check()?;
@@ -782,7 +782,7 @@ impl<'a> SessionOptions<'a> {
     }
 }
 
-impl Drop for SessionOptions<'_> {
+impl Drop for TensorFlowSessionOptions<'_> {
     fn drop(&mut self) {
         // SAFETY: `raw` came from TF_NewSessionOptions and is freed once, here.
         unsafe { (self.api.delete_session_options)(self.raw) };
@@ -989,7 +989,7 @@ impl TestServer {
         type New = unsafe extern "C" fn(*const c_void, usize, *mut TfStatus) -> *mut c_void;
         type Start = unsafe extern "C" fn(*mut c_void, *mut TfStatus);
         let failed = |e: libloading::Error| Error::internal(e.to_string());
-        let status = Status::new(api);
+        let status = OwnedStatus::new(api);
         // SAFETY: the library is open and stays open; the functions have these signatures in its C API. The
         // definition is live for the call, which copies it, and the server is never freed.
         unsafe {

@@ -22,7 +22,7 @@ use prost::Message;
 use self::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
 use self::gpu::GpuSearch;
 use self::graph::OpRegistry;
-use self::model_files::{ModelFiles, ModelParts};
+use self::model_files::{GraphFiles, ModelParts};
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
@@ -382,16 +382,16 @@ impl ModelLoader for TensorFlow {
     }
 
     fn inspect(&self, folder: &Path, options: &LoadOptions) -> Result<Inspection> {
-        let files = ModelFiles::find(folder)?;
+        let files = GraphFiles::find(folder)?;
         let parts = match &files {
-            ModelFiles::SavedModel(folder) => {
+            GraphFiles::SavedModel(folder) => {
                 // Without the library less is known.
                 let runtime = self.runtime().ok();
                 let registry = runtime.as_ref().map(|runtime| &runtime.registry);
                 ModelParts::of(&saved_model::read(folder, &options.tags)?, options, registry)?
             }
             // Only the runtime reads the one, and knows the outputs of the other.
-            ModelFiles::Text(_) | ModelFiles::Frozen(_) => {
+            GraphFiles::Text(_) | GraphFiles::Frozen(_) => {
                 self.open_model(&*self.runtime()?, &files, options)?.0
             }
         };
@@ -404,7 +404,7 @@ impl ModelLoader for TensorFlow {
     }
 
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let files = ModelFiles::find(folder)?;
+        let files = GraphFiles::find(folder)?;
         let runtime = self.runtime()?;
         let (mut parts, session) = self.open_model(&runtime, &files, options)?;
         if !self.config.session_target.is_empty() {
@@ -433,7 +433,7 @@ impl TensorFlow {
     fn open_model(
         &self,
         runtime: &TensorFlowRuntime,
-        files: &ModelFiles<'_>,
+        files: &GraphFiles<'_>,
         options: &LoadOptions,
     ) -> Result<(ModelParts, TensorFlowSession)> {
         let api = &runtime.api;
@@ -447,7 +447,7 @@ impl TensorFlow {
             has_own_pool: !is_bounded && !is_remote,
         };
         match files {
-            ModelFiles::SavedModel(folder) => {
+            GraphFiles::SavedModel(folder) => {
                 let meta = saved_model::read(folder, &options.tags)?;
                 let parts = ModelParts::of(&meta, options, registry)?;
                 drop(meta); // It may have a large graph, and the runtime reads its own.
@@ -455,7 +455,7 @@ impl TensorFlow {
                 let session = TensorFlowSession::load(api, folder, &options.tags, &settings, None);
                 Ok((parts, session.map_err(with_hint)?))
             }
-            ModelFiles::Text(folder) => {
+            GraphFiles::Text(folder) => {
                 if options.ops.refuses_any() {
                     return Err(saved_model::unchecked(folder));
                 }
@@ -468,7 +468,7 @@ impl TensorFlow {
                 })?;
                 Ok((ModelParts::of(&meta, options, registry)?, session))
             }
-            ModelFiles::Frozen(file) => {
+            GraphFiles::Frozen(file) => {
                 let (mut meta, bytes) = frozen::read(file)?;
                 external_ops::check(&meta, &options.ops)?;
                 let session = TensorFlowSession::of_graph(api, &bytes, &settings(false));

@@ -11,7 +11,7 @@ use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Result;
 
 /// The files of a model.
-pub(super) enum ModelFiles<'a> {
+pub(super) enum GraphFiles<'a> {
     /// The folder of a SavedModel.
     SavedModel(Cow<'a, Path>),
     /// The folder of a SavedModel whose main file is a text.
@@ -20,21 +20,21 @@ pub(super) enum ModelFiles<'a> {
     Frozen(PathBuf),
 }
 
-impl<'a> ModelFiles<'a> {
+impl<'a> GraphFiles<'a> {
     pub(super) fn find(folder: &'a Path) -> Result<Self> {
         match saved_model::find(folder) {
-            Some(folder) if saved_model::is_text(&folder) => Ok(ModelFiles::Text(folder)),
-            Some(folder) => Ok(ModelFiles::SavedModel(folder)),
-            None => frozen::find(folder).map(ModelFiles::Frozen),
+            Some(folder) if saved_model::is_text(&folder) => Ok(GraphFiles::Text(folder)),
+            Some(folder) => Ok(GraphFiles::SavedModel(folder)),
+            None => frozen::find(folder).map(GraphFiles::Frozen),
         }
     }
 
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            ModelFiles::SavedModel(folder) | ModelFiles::Text(folder) => {
+            GraphFiles::SavedModel(folder) | GraphFiles::Text(folder) => {
                 saved_model::size_of_files(folder)
             }
-            ModelFiles::Frozen(file) => file.metadata().map_or(0, |meta| meta.len()),
+            GraphFiles::Frozen(file) => file.metadata().map_or(0, |meta| meta.len()),
         }
     }
 }

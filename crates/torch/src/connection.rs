@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The connection to one library.
-pub struct Connection {
+pub struct LibraryConnection {
     /// The name of the library in messages.
     pub title: &'static str,
     /// The name of the library for `tensorserve fetch`, which is that of its Python package, too.
@@ -31,7 +31,7 @@ pub struct Connection {
 }
 
 /// The connection to libtorch.
-pub const TORCH: Connection = Connection {
+pub const TORCH: LibraryConnection = LibraryConnection {
     title: "libtorch",
     runtime: "torch",
     file: "libtensorserve_torch.so",
@@ -47,7 +47,7 @@ pub const TORCH: Connection = Connection {
 };
 
 /// The connection to libexecutorch, and to its kernels, which register themselves when they are loaded.
-pub const EXECUTORCH: Connection = Connection {
+pub const EXECUTORCH: LibraryConnection = LibraryConnection {
     title: "libexecutorch",
     runtime: "executorch",
     file: "libtensorserve_executorch.so",
@@ -71,23 +71,23 @@ const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 
 /// Why a library was not opened.
 #[derive(Debug)]
-pub(crate) enum OpenError {
+pub(crate) enum TorchOpenError {
     /// The dynamic loader failed.
     Loader(libloading::Error),
     /// The library cannot be used, with the reason and the way on.
     Unsupported(String),
 }
 
-impl std::fmt::Display for OpenError {
+impl std::fmt::Display for TorchOpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            OpenError::Loader(error) => f.write_str(&reason(error)),
-            OpenError::Unsupported(reason) => f.write_str(reason),
+            TorchOpenError::Loader(error) => f.write_str(&reason(error)),
+            TorchOpenError::Unsupported(reason) => f.write_str(reason),
         }
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for TorchOpenError {}
 
 /// What the dynamic loader says.
 pub(crate) fn reason(error: &libloading::Error) -> String {
@@ -107,12 +107,12 @@ pub(crate) fn code_of(code: i32) -> Code {
     }
 }
 
-impl Connection {
+impl LibraryConnection {
     /// The shim of the library at `path`.
     ///
     /// # Errors
     /// If there is none beside it.
-    pub(crate) fn shim_of(&self, path: &Path) -> Result<PathBuf, OpenError> {
+    pub(crate) fn shim_of(&self, path: &Path) -> Result<PathBuf, TorchOpenError> {
         let shim = path.parent().unwrap_or(Path::new("")).join(self.file);
         if path.is_absolute() && !shim.is_file() {
             let why = format!("it has no {} beside it, through which it is called", self.file);
@@ -122,8 +122,8 @@ impl Connection {
     }
 
     /// The error that the shim of the library at `path` cannot be used, with the command that mends it.
-    pub(crate) fn unsupported(&self, why: &str, path: &Path) -> OpenError {
-        OpenError::Unsupported(self.with_remedy(why, path.parent().unwrap_or(Path::new(""))))
+    pub(crate) fn unsupported(&self, why: &str, path: &Path) -> TorchOpenError {
+        TorchOpenError::Unsupported(self.with_remedy(why, path.parent().unwrap_or(Path::new(""))))
     }
 
     /// What is wrong with the shim where it is one of another interface.
@@ -177,7 +177,7 @@ impl Connection {
         linked.extend(self.linked.iter().map(|name| libraries.join(name)));
         linked.extend(openmp(&libraries));
         let shim = libraries.join(self.file);
-        let build = Build { title: self.title, compilers: compilers(compiler) };
+        let build = ShimCompilation { title: self.title, compilers: compilers(compiler) };
         build.run(self.source, &arguments, &linked, &shim)?;
         let mut made = vec![shim];
         let missing = self.empty.map(|name| (name, libraries.join(name)));
@@ -206,14 +206,14 @@ fn openmp(libraries: &Path) -> Option<PathBuf> {
 }
 
 /// The compilation of shared libraries.
-struct Build<'a> {
+struct ShimCompilation<'a> {
     /// What the libraries connect to.
     title: &'static str,
     /// Of these, the first one that exists compiles.
     compilers: Vec<&'a str>,
 }
 
-impl Build<'_> {
+impl ShimCompilation<'_> {
     /// Compiles `source` into the shared library `target`, which appears complete or not at all.
     fn run(
         &self,
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_is_an_error_that_names_the_package() {
-        let build = Build { title: "x", compilers: vec!["no-such-compiler"] };
+        let build = ShimCompilation { title: "x", compilers: vec!["no-such-compiler"] };
         let error = build.run("", &[], &[], Path::new("/nowhere/x.so"));
         let error = error.expect_err("none");
         assert!(error.message().contains("apt-get install g++"), "{error}");

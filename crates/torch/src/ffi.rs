@@ -21,7 +21,7 @@ use std::time::Duration;
 use libloading::Library;
 use smallvec::SmallVec;
 
-use super::connection::{self, OpenError, code_of, reason};
+use super::connection::{self, TorchOpenError, code_of, reason};
 use super::types;
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -66,16 +66,16 @@ struct TsInput {
 }
 
 /// Null on success.
-pub(crate) type Status = *mut ShimError;
+pub(crate) type ShimStatus = *mut ShimError;
 
 macro_rules! functions {
     (prefix = $prefix:literal; $($field:ident : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// The functions of the shim.
-        struct Functions {
+        struct ShimFunctions {
             $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
-        impl Functions {
+        impl ShimFunctions {
             /// Looks the functions up.
             ///
             /// # Safety
@@ -83,7 +83,7 @@ macro_rules! functions {
             unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
                 // SAFETY: the caller promises that the symbols have the types of `shim.cpp`.
                 unsafe {
-                    Ok(Functions {
+                    Ok(ShimFunctions {
                         $($field: *library.get(concat!($prefix, stringify!($field)).as_bytes())?,)*
                     })
                 }
@@ -99,11 +99,11 @@ functions! {
     gpus: fn() -> i32;
     free_error: fn(*mut ShimError);
     free_text: fn(*mut c_char);
-    load_script: fn(*const c_char, i32, *mut *mut TsModel) -> Status;
-    load_package: fn(*const c_char, *const c_char, usize, i32, *mut *mut TsModel) -> Status;
+    load_script: fn(*const c_char, i32, *mut *mut TsModel) -> ShimStatus;
+    load_package: fn(*const c_char, *const c_char, usize, i32, *mut *mut TsModel) -> ShimStatus;
     free_model: fn(*mut TsModel);
-    describe: fn(*mut TsModel, *mut *mut c_char) -> Status;
-    run: fn(*mut TsModel, *const TsInput, usize, i32, i64, *mut *mut TsOutputs) -> Status;
+    describe: fn(*mut TsModel, *mut *mut c_char) -> ShimStatus;
+    run: fn(*mut TsModel, *const TsInput, usize, i32, i64, *mut *mut TsOutputs) -> ShimStatus;
     output_count: fn(*const TsOutputs) -> usize;
     output_name: fn(*const TsOutputs, usize) -> *const c_char;
     take_output: fn(*mut TsOutputs, usize, *mut TsView) -> *mut TsTensor;
@@ -113,7 +113,7 @@ functions! {
 
 /// The open libraries.
 pub(crate) struct TorchApi {
-    functions: Functions,
+    functions: ShimFunctions,
     version: String,
     /// The directory of the libraries.
     folder: PathBuf,
@@ -126,14 +126,14 @@ pub(crate) struct TorchApi {
 
 impl TorchApi {
     /// Opens `libtorch_cpu.so` at `path`, and the shim beside it.
-    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, TorchOpenError> {
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
         let connection = &connection::TORCH;
         let shim_path = connection.shim_of(path)?;
         // SAFETY: loading runs the libraries' initializers. The path comes from the operator (flag,
         // environment, default directories), never from a request, and an operator who names a library
         // there trusts it with the process.
-        let library = unsafe { Library::new(path) }.map_err(OpenError::Loader)?;
+        let library = unsafe { Library::new(path) }.map_err(TorchOpenError::Loader)?;
         let wrong = |why: String| connection.unsupported(&why, path);
         // SAFETY: as above.
         let shim = unsafe { Library::new(&shim_path) }.map_err(|e| {
@@ -167,7 +167,7 @@ impl TorchApi {
             )));
         }
         // SAFETY: the shim is of this interface.
-        let functions = unsafe { Functions::of(&shim) }.map_err(OpenError::Loader)?;
+        let functions = unsafe { ShimFunctions::of(&shim) }.map_err(TorchOpenError::Loader)?;
         let _libraries = ManuallyDrop::new([library, shim]);
         Ok(Arc::new(TorchApi { functions, version, folder, whole: Once::new(), _libraries }))
     }
@@ -202,7 +202,7 @@ impl TorchApi {
     }
 
     /// Turns the error of a call into a result, and frees it.
-    fn check(&self, status: Status) -> Result<()> {
+    fn check(&self, status: ShimStatus) -> Result<()> {
         // SAFETY: the error is that of a call of this shim, and ours.
         match unsafe { taken(status, self.functions.free_error) } {
             Some((code, text)) => Err(Error::new(code, first_line(&text))),
@@ -216,7 +216,7 @@ impl TorchApi {
 /// # Safety
 /// `status` must be what a shim returned, and belong to the caller, and `free` that shim's function for it.
 pub(crate) unsafe fn taken(
-    status: Status,
+    status: ShimStatus,
     free: unsafe extern "C" fn(*mut ShimError),
 ) -> Option<(Code, String)> {
     let error = NonNull::new(status)?;
@@ -269,7 +269,7 @@ unsafe impl Sync for TorchModel {}
 
 /// Where an input goes: the number of an argument, and the key in it if that is a dictionary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct InputRoute {
     pub(crate) argument: usize,
     pub(crate) key: Option<CString>,
 }
@@ -303,7 +303,7 @@ impl TorchModel {
         Self::of(api, status, model)
     }
 
-    fn of(api: &Arc<TorchApi>, status: Status, model: *mut TsModel) -> Result<Self> {
+    fn of(api: &Arc<TorchApi>, status: ShimStatus, model: *mut TsModel) -> Result<Self> {
         api.check(status)?;
         let missing = || Error::internal("libtorch returned no module");
         Ok(TorchModel { model: NonNull::new(model).ok_or_else(missing)?, api: Arc::clone(api) })
@@ -331,7 +331,7 @@ impl TorchModel {
     /// The first line of libtorch's message.
     pub(crate) fn run(
         &self,
-        routes: &[Route],
+        routes: &[InputRoute],
         inputs: &[Tensor],
         options: RunOptions,
     ) -> Result<TorchOutputs> {
@@ -410,7 +410,7 @@ impl TorchOutputs {
         };
         let missing = || Error::internal("an output of libtorch is missing");
         let tensor = NonNull::new(taken).ok_or_else(missing)?;
-        let memory = OutputMemory {
+        let memory = TorchOutputMemory {
             tensor,
             data: view.data.cast(),
             length: view.bytes,
@@ -439,7 +439,7 @@ impl Drop for TorchOutputs {
 }
 
 /// The memory of an output, which libtorch owns.
-struct OutputMemory {
+struct TorchOutputMemory {
     tensor: NonNull<TsTensor>,
     data: *const u8,
     length: usize,
@@ -447,11 +447,11 @@ struct OutputMemory {
 }
 
 // SAFETY: nothing writes to the memory of an output, and it may be freed on any thread.
-unsafe impl Send for OutputMemory {}
+unsafe impl Send for TorchOutputMemory {}
 // SAFETY: as above.
-unsafe impl Sync for OutputMemory {}
+unsafe impl Sync for TorchOutputMemory {}
 
-impl Memory for OutputMemory {
+impl Memory for TorchOutputMemory {
     fn bytes(&self) -> &[u8] {
         if self.length == 0 || self.data.is_null() {
             return &[];
@@ -462,7 +462,7 @@ impl Memory for OutputMemory {
     }
 }
 
-impl Drop for OutputMemory {
+impl Drop for TorchOutputMemory {
     fn drop(&mut self) {
         // SAFETY: the tensor is ours.
         unsafe { (self.api.functions.free_tensor)(self.tensor.as_ptr()) }

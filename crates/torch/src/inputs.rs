@@ -6,7 +6,7 @@ use std::ffi::CString;
 
 use serde::Deserialize;
 
-use super::ffi::Route;
+use super::ffi::InputRoute;
 use super::package::InputCheck;
 use super::types;
 use tensorserve_preprocessing::{FILE_NAME, template, wrong_declaration};
@@ -50,7 +50,7 @@ pub(crate) struct Argument {
 #[derive(Clone, Debug)]
 pub(crate) struct InputPlan {
     pub(crate) spec: TensorSpec,
-    pub(crate) route: Route,
+    pub(crate) route: InputRoute,
     /// What a package requires of it.
     pub(crate) check: Option<InputCheck>,
     /// The size of the last dimension, where the shape is not known; or -1.
@@ -59,7 +59,7 @@ pub(crate) struct InputPlan {
 
 /// What can be passed for an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum ArgumentKind {
     Tensor,
     Number(DType),
     Dictionary,
@@ -67,15 +67,15 @@ enum Kind {
 }
 
 impl Argument {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ArgumentKind {
         let inner = self.annotation.strip_prefix("Optional[").and_then(|it| it.strip_suffix(']'));
         match inner.unwrap_or(&self.annotation) {
-            "Tensor" => Kind::Tensor,
-            "int" => Kind::Number(DType::Int64),
-            "float" => Kind::Number(DType::Double),
-            "bool" => Kind::Number(DType::Bool),
-            "Dict[str, Tensor]" => Kind::Dictionary,
-            _ => Kind::Other,
+            "Tensor" => ArgumentKind::Tensor,
+            "int" => ArgumentKind::Number(DType::Int64),
+            "float" => ArgumentKind::Number(DType::Double),
+            "bool" => ArgumentKind::Number(DType::Bool),
+            "Dict[str, Tensor]" => ArgumentKind::Dictionary,
+            _ => ArgumentKind::Other,
         }
     }
 
@@ -85,7 +85,7 @@ impl Argument {
 
     /// The spec of an argument that is not declared.
     fn guess(&self) -> TensorSpec {
-        if let Kind::Number(dtype) = self.kind() {
+        if let ArgumentKind::Number(dtype) = self.kind() {
             return TensorSpec::new(self.name.clone(), dtype, &[]);
         }
         let dtype = types::of_number(self.dtype).unwrap_or(DType::Float);
@@ -108,7 +108,8 @@ impl Argument {
 /// If the declared ones are not those of the module, or something must be declared.
 pub(crate) fn of_script(arguments: &[Argument], declared: &[TensorSpec]) -> Result<Vec<InputPlan>> {
     let needed = |argument: &&Argument| !argument.may_be_absent();
-    if let Some(other) = arguments.iter().filter(needed).find(|it| it.kind() == Kind::Other) {
+    if let Some(other) = arguments.iter().filter(needed).find(|it| it.kind() == ArgumentKind::Other)
+    {
         return Err(Error::new(
             Code::Unimplemented,
             format!(
@@ -133,11 +134,11 @@ fn undeclared(arguments: &[Argument]) -> Result<Vec<InputPlan>> {
     let needed = arguments.iter().enumerate().filter(|(_, argument)| !argument.may_be_absent());
     let mut plans = Vec::new();
     for (index, argument) in needed {
-        if argument.kind() == Kind::Dictionary {
+        if argument.kind() == ArgumentKind::Dictionary {
             let why = format!("the keys of the argument {:?} are not known", argument.name);
             return Err(declare(&why, &["KEY"]));
         }
-        let route = Route { argument: index, key: None };
+        let route = InputRoute { argument: index, key: None };
         let features = argument.features;
         plans.push(InputPlan { spec: argument.guess(), route, check: None, features });
     }
@@ -158,11 +159,14 @@ pub(crate) fn declare(why: &str, names: &[&str]) -> Error {
 
 /// Where each declared input goes: to the argument of its name; under its name into the only dictionary; or, if
 /// none has the name of an argument, in the order of the arguments.
-fn routes(arguments: &[Argument], declared: &[TensorSpec]) -> Result<Vec<Route>> {
-    let of_name =
-        |name: &str| arguments.iter().position(|it| it.name == name && it.kind() != Kind::Other);
-    let mut dictionaries =
-        arguments.iter().enumerate().filter(|(_, argument)| argument.kind() == Kind::Dictionary);
+fn routes(arguments: &[Argument], declared: &[TensorSpec]) -> Result<Vec<InputRoute>> {
+    let of_name = |name: &str| {
+        arguments.iter().position(|it| it.name == name && it.kind() != ArgumentKind::Other)
+    };
+    let mut dictionaries = arguments
+        .iter()
+        .enumerate()
+        .filter(|(_, argument)| argument.kind() == ArgumentKind::Dictionary);
     let dictionary = match (dictionaries.next(), dictionaries.next()) {
         (Some((index, _)), None) => Some(index),
         _ => None,
@@ -171,8 +175,9 @@ fn routes(arguments: &[Argument], declared: &[TensorSpec]) -> Result<Vec<Route>>
     let known = || arguments.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
     let mut routes = Vec::new();
     if !is_named && dictionary.is_none() {
-        let passable = arguments.iter().enumerate().filter(|(_, it)| it.kind() != Kind::Other);
-        routes.extend(passable.map(|(argument, _)| Route { argument, key: None }));
+        let passable =
+            arguments.iter().enumerate().filter(|(_, it)| it.kind() != ArgumentKind::Other);
+        routes.extend(passable.map(|(argument, _)| InputRoute { argument, key: None }));
         routes.truncate(declared.len());
     } else {
         for spec in declared {
@@ -182,7 +187,7 @@ fn routes(arguments: &[Argument], declared: &[TensorSpec]) -> Result<Vec<Route>>
                 let text = format!("forward has no argument {:?}; it has {}", spec.alias, known());
                 return Err(wrong_declaration(text));
             };
-            routes.push(Route { argument, key });
+            routes.push(InputRoute { argument, key });
         }
     }
     let given: BTreeSet<usize> = routes.iter().map(|route| route.argument).collect();
@@ -229,7 +234,7 @@ pub(crate) fn of_package(
             let sizes: Vec<i64> = check.dims.iter().map(|dim| dim.size()).collect();
             let dtype = check.dtype.unwrap_or(DType::Float);
             let spec = TensorSpec::new(*name, dtype, &sizes);
-            let route = Route { argument, key: None };
+            let route = InputRoute { argument, key: None };
             InputPlan { spec, route, check: Some(check.clone()), features: -1 }
         });
         return Ok(plans.collect());
@@ -243,7 +248,7 @@ pub(crate) fn of_package(
     let plans = declared.iter().enumerate().map(|(index, spec)| {
         let argument = named.as_ref().and_then(|it| it.get(index).copied()).unwrap_or(index);
         let check = checks.get(argument).cloned();
-        let route = Route { argument, key: None };
+        let route = InputRoute { argument, key: None };
         InputPlan { spec: spec.clone(), route, check, features: -1 }
     });
     Ok(plans.collect())

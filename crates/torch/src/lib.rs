@@ -21,10 +21,10 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use self::archive::Archive;
-use self::ffi::{Route, TorchApi, TorchModel};
+use self::ffi::{InputRoute, TorchApi, TorchModel};
 use self::inputs::{Declaration, InputPlan};
 use self::kind::{ENDINGS, TorchFile};
-use self::ops::Sources;
+use self::ops::SourceNames;
 use self::outputs::OutputPlan;
 use self::package::{InputCheck, Wrapper};
 use tensorserve_platform::library::Library;
@@ -70,21 +70,21 @@ const DRIVER: &str = "/proc/driver/nvidia/version";
 pub struct Torch {
     config: TorchConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLibrary>>,
+    runtime: Mutex<Option<OpenLibtorch>>,
     /// The files that the log says to be programs: a file may be loaded several times.
     announced: Mutex<BTreeSet<PathBuf>>,
 }
 
 /// The open library.
 #[derive(Clone)]
-struct OpenLibrary {
+struct OpenLibtorch {
     api: Arc<TorchApi>,
     file: PathBuf,
     /// The process that has opened it. Load probes are forked from it, without GPUs.
     process: u32,
 }
 
-impl OpenLibrary {
+impl OpenLibtorch {
     /// The GPU that models are loaded onto, if there is one.
     fn gpu(&self) -> Option<i32> {
         let may_have = self.api.has_cuda() && Path::new(DRIVER).exists();
@@ -103,7 +103,7 @@ struct OpenModel {
 }
 
 /// What is known of a module before its outputs.
-struct Prepared {
+struct PreparedModule {
     model: TorchModel,
     inputs: Vec<InputPlan>,
     /// The names of the outputs, where the module itself does not have them.
@@ -112,11 +112,11 @@ struct Prepared {
     is_random: bool,
 }
 
-impl Prepared {
+impl PreparedModule {
     /// Runs it on tensors for all inputs. Returns the outputs with their names.
     fn run(&self, inputs: &[Tensor], threads: usize) -> Result<Vec<(String, Tensor)>> {
         let options = RunOptions { threads, timeout: Some(ON_ZEROS) };
-        let routes: Vec<Route> = self.inputs.iter().map(|plan| plan.route.clone()).collect();
+        let routes: Vec<InputRoute> = self.inputs.iter().map(|plan| plan.route.clone()).collect();
         let mut outputs = self.model.run(&routes, inputs, options)?;
         let named = (0..outputs.len()).map(|index| {
             let name = String::from_utf8_lossy(outputs.name(index)).into_owned();
@@ -143,14 +143,14 @@ impl Torch {
     }
 
     /// The library, which is opened on first use.
-    fn runtime(&self) -> Result<OpenLibrary> {
+    fn runtime(&self) -> Result<OpenLibtorch> {
         let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = &*slot {
             return Ok(library.clone());
         }
         let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, TorchApi::open)?;
-        let library = OpenLibrary { api, file, process: process::id() };
+        let library = OpenLibtorch { api, file, process: process::id() };
         *slot = Some(library.clone());
         Ok(library)
     }
@@ -164,7 +164,7 @@ impl Torch {
         let bytes = fs::metadata(&file).map_or(0, |found| found.len());
         let (prepared, external_ops, is_bounded) = match &opened {
             TorchFile::Script(archive) => {
-                let sources = Sources::read(archive).map_err(shown)?;
+                let sources = SourceNames::read(archive).map_err(shown)?;
                 let external_ops = sources.check(&options.ops).map_err(shown)?;
                 let is_bounded = !sources.has_loops();
                 (self.script(&file, &declared).map_err(shown)?, external_ops, is_bounded)
@@ -200,7 +200,7 @@ impl Torch {
     }
 
     /// Loads a TorchScript module.
-    fn script(&self, file: &Path, declared: &DeclaredSignature) -> Result<Prepared> {
+    fn script(&self, file: &Path, declared: &DeclaredSignature) -> Result<PreparedModule> {
         let runtime = self.runtime()?;
         self.announce(file, "a TorchScript module is a program");
         let gpu = runtime.gpu().filter(|_| runtime.process == process::id());
@@ -208,7 +208,7 @@ impl Torch {
         let declaration = declaration(&model)?;
         let inputs = inputs::of_script(&declaration.inputs, &declared.inputs)?;
         let Declaration { writes_state, is_random, .. } = declaration;
-        Ok(Prepared { model, inputs, output_names: Vec::new(), writes_state, is_random })
+        Ok(PreparedModule { model, inputs, output_names: Vec::new(), writes_state, is_random })
     }
 
     /// Loads the model `name` of a package of AOTInductor.
@@ -218,7 +218,7 @@ impl Torch {
         archive: &Archive,
         name: &str,
         declared: &DeclaredSignature,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedModule> {
         let wrapper = Wrapper::read(archive, name)?;
         let runtime = self.runtime()?;
         self.announce(file, "a package of AOTInductor is machine code");
@@ -236,7 +236,7 @@ impl Torch {
         let inputs = inputs::of_package(input_names, checks, &declared.inputs)?;
         let is_random = wrapper.as_ref().is_none_or(|wrapper| wrapper.is_random);
         let output_names = names.map(|(_, outputs)| outputs).unwrap_or_default();
-        Ok(Prepared { model, inputs, output_names, writes_state: false, is_random })
+        Ok(PreparedModule { model, inputs, output_names, writes_state: false, is_random })
     }
 }
 
@@ -249,7 +249,7 @@ pub fn read(path: &Path) -> Result<()> {
     let file = files::find(path, &ENDINGS)?;
     match TorchFile::open(&file)? {
         TorchFile::Script(archive) => {
-            Sources::read(&archive)?.check(&OpPolicy::default())?;
+            SourceNames::read(&archive)?.check(&OpPolicy::default())?;
         }
         TorchFile::Package { archive, name } => {
             ops::check_package(&name, &OpPolicy::default())?;
@@ -269,12 +269,12 @@ fn declaration(model: &TorchModel) -> Result<Declaration> {
 
 impl OpenModel {
     fn new(
-        prepared: Prepared,
+        prepared: PreparedModule,
         mut outputs: Vec<OutputPlan>,
         external_ops: Vec<ExternalOp>,
         bytes: u64,
     ) -> Self {
-        let Prepared { model, mut inputs, writes_state, is_random, .. } = prepared;
+        let PreparedModule { model, mut inputs, writes_state, is_random, .. } = prepared;
         // In the order of the signature.
         inputs.sort_by(|a, b| a.spec.alias.cmp(&b.spec.alias));
         outputs.sort_by(|a, b| a.spec.alias.cmp(&b.spec.alias));
@@ -366,7 +366,7 @@ impl ModelLoader for Torch {
 struct TorchExecutable {
     model: TorchModel,
     names: Vec<String>,
-    routes: Vec<Route>,
+    routes: Vec<InputRoute>,
     checks: Vec<Option<InputCheck>>,
     outputs: Vec<OutputPlan>,
     /// The most rows of a run, if its package has a bound for them.

@@ -30,20 +30,20 @@ const LARGEST_SOURCES: usize = 256 << 20;
 
 /// The names in the source text of a module.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
+pub(crate) struct SourceNames {
     /// Each operation that is called, with the first file that calls it.
     calls: BTreeMap<String, String>,
     /// Each word of the text, with the first file that has it.
     words: BTreeMap<String, String>,
 }
 
-impl Sources {
+impl SourceNames {
     /// Reads the source files of a module.
     ///
     /// # Errors
     /// If they are damaged, or too large.
     pub(crate) fn read(archive: &Archive) -> Result<Self> {
-        let mut sources = Sources::default();
+        let mut sources = SourceNames::default();
         let mut total = 0;
         for name in
             archive.names().filter(|name| name.starts_with("code/") && name.ends_with(".py"))
@@ -222,8 +222,8 @@ impl<'a> Iterator for Tokens<'a> {
 mod tests {
     use super::*;
 
-    fn sources(text: &str) -> Sources {
-        let mut sources = Sources::default();
+    fn sources(text: &str) -> SourceNames {
+        let mut sources = SourceNames::default();
         sources.add(text.as_bytes(), "code/m.py");
         sources
     }

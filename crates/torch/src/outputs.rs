@@ -67,19 +67,19 @@ const ROWS: [i64; 2] = [2, 3];
 const SHAPES: usize = 3;
 
 /// Runs a model on tensors for all inputs. Returns all outputs with their names.
-pub(crate) type Run<'a> = dyn Fn(&[Tensor]) -> Result<Vec<(String, Tensor)>> + 'a;
+pub(crate) type ModelRun<'a> = dyn Fn(&[Tensor]) -> Result<Vec<(String, Tensor)>> + 'a;
 
 /// The type and shape of every output, which runs on zeros show.
 ///
 /// # Errors
 /// That of the first run, if all of them fail.
-pub(crate) fn learn(run: &Run, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
+pub(crate) fn learn(run: &ModelRun, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
     let is_known = |plan: &InputPlan| matches!(plan.spec.shape, DeclaredShape::Dims(_));
     let is_known = inputs.iter().all(is_known);
     let mut why = None;
     for shape in 0..if is_known { 1 } else { SHAPES } {
         for size in SIZES {
-            let trial = Trial { rows: ROWS[0], size, shape };
+            let trial = ZeroRun { rows: ROWS[0], size, shape };
             match trial.run(run, inputs) {
                 Ok(first) if is_known => return Ok(compare(run, inputs, trial, first)),
                 Ok(first) => return Ok(first.into_iter().map(of_any_rank).collect()),
@@ -104,14 +104,14 @@ fn of_any_rank(spec: TensorSpec) -> TensorSpec {
 
 /// The outputs of the first run, with -1 for what differs in runs with other sizes.
 fn compare(
-    run: &Run,
+    run: &ModelRun,
     inputs: &[InputPlan],
-    trial: Trial,
+    trial: ZeroRun,
     first: Vec<TensorSpec>,
 ) -> Vec<TensorSpec> {
     let mut outputs = first;
-    let more_rows = Trial { rows: ROWS[1], ..trial };
-    let other_sizes = [trial.size + 1, trial.size * 2].map(|size| Trial { size, ..trial });
+    let more_rows = ZeroRun { rows: ROWS[1], ..trial };
+    let other_sizes = [trial.size + 1, trial.size * 2].map(|size| ZeroRun { size, ..trial });
     let varies = |sizes: Vec<i64>| sizes.into_iter().skip(1).any(|size| size < 0);
     let has_sizes = inputs.iter().filter_map(|plan| plan.spec.shape.sizes()).any(varies);
     let mut runs = vec![more_rows.run(run, inputs).ok()];
@@ -142,7 +142,7 @@ fn common(one: &DeclaredShape, other: &DeclaredShape) -> DeclaredShape {
 
 /// A run on zeros.
 #[derive(Clone, Copy)]
-struct Trial {
+struct ZeroRun {
     /// The size of 0-th dimensions that vary.
     rows: i64,
     /// The size of other dimensions that vary.
@@ -151,8 +151,8 @@ struct Trial {
     shape: usize,
 }
 
-impl Trial {
-    fn run(self, run: &Run, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
+impl ZeroRun {
+    fn run(self, run: &ModelRun, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
         let nothing = Signature::only(Vec::new(), Vec::new());
         let large =
             || Error::new(Code::ResourceExhausted, "an input is too large for a run on zeros");

@@ -23,7 +23,7 @@ fn measure_what_the_platform_adds_to_a_run() {
     let options = LoadOptions { threads: 2, ..LoadOptions::default() };
     let open = torch.open_model(&model, &options).expect("a model");
     let loaded = torch.load(&model, &options).expect("a model");
-    let routes: Vec<Route> = open.inputs.iter().map(|plan| plan.route.clone()).collect();
+    let routes: Vec<InputRoute> = open.inputs.iter().map(|plan| plan.route.clone()).collect();
     let inputs = synthetic_inputs(&open.signature, 1).expect("inputs");
     let alone = || {
         let options = RunOptions { threads: 2, ..RunOptions::default() };

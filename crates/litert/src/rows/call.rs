@@ -4,7 +4,7 @@ use tensorserve_codec::flatbuffer::Table;
 use tensorserve_rows::{Stop, Symbols, Value, unknown};
 
 /// What runs the subgraph that the operator is in.
-pub(super) trait Interpreter {
+pub(super) trait SubgraphInterpreter {
     fn symbols(&self) -> &Symbols;
 
     /// The results of another subgraph for these arguments.
@@ -12,17 +12,17 @@ pub(super) trait Interpreter {
 }
 
 /// An operator that is looked at.
-pub(super) struct Call<'c, 'a> {
+pub(super) struct LiteRtCall<'c, 'a> {
     /// The number of the operator.
     pub(super) code: i32,
     /// `None` for an input that is left out.
     pub(super) inputs: Vec<Option<Value>>,
     pub(super) outputs: usize,
     pub(super) options: Option<Table<'a>>,
-    pub(super) interpreter: &'c dyn Interpreter,
+    pub(super) interpreter: &'c dyn SubgraphInterpreter,
 }
 
-impl Call<'_, '_> {
+impl LiteRtCall<'_, '_> {
     pub(super) fn symbols(&self) -> &Symbols {
         self.interpreter.symbols()
     }

@@ -11,7 +11,7 @@ use tensorserve_rows::{MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown, verdic
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{RowDependence, TensorSpec};
 
-use self::call::{Call, Interpreter};
+use self::call::{LiteRtCall, SubgraphInterpreter};
 use super::model::read_operators;
 use super::schema::{self, buffer, model, operator, subgraph, tensor};
 
@@ -42,7 +42,7 @@ pub(super) fn dependence(
         return Ok(undeclared);
     }
     let file = FlatFile::new(file);
-    let graph = Graph::read(&Table::root(&file)?)?;
+    let graph = ModelGraphs::read(&Table::root(&file)?)?;
     let mut arguments = Vec::with_capacity(inputs.len());
     for spec in inputs {
         match Value::input(spec, &graph.symbols) {
@@ -63,7 +63,7 @@ pub(super) fn dependence(
 }
 
 /// The graphs of a file.
-struct Graph<'a> {
+struct ModelGraphs<'a> {
     codes: Vec<i32>,
     buffers: Vec<Table<'a>>,
     subgraphs: Vec<Subgraph<'a>>,
@@ -79,7 +79,7 @@ struct Subgraph<'a> {
     outputs: Vec<i32>,
 }
 
-impl<'a> Graph<'a> {
+impl<'a> ModelGraphs<'a> {
     fn read(root: &Table<'a>) -> Result<Self> {
         let mut subgraphs = Vec::new();
         for table in root.vector(model::SUBGRAPHS)?.tables()? {
@@ -90,7 +90,7 @@ impl<'a> Graph<'a> {
                 outputs: table.ints(subgraph::OUTPUTS)?,
             });
         }
-        Ok(Graph {
+        Ok(ModelGraphs {
             codes: read_operators(root)?,
             buffers: root.vector(model::BUFFERS)?.tables()?,
             subgraphs,
@@ -177,13 +177,13 @@ impl<'a> Graph<'a> {
             return vec![lost.clone()];
         }
         let options = table.table(operator::OPTIONS).ok().flatten();
-        let call = Call { code, inputs, outputs, options, interpreter: self };
+        let call = LiteRtCall { code, inputs, outputs, options, interpreter: self };
         let result = table::apply(&call);
         result.unwrap_or_else(|stop| vec![stop.value_at(node, &table::name(code))])
     }
 }
 
-impl Interpreter for Graph<'_> {
+impl SubgraphInterpreter for ModelGraphs<'_> {
     fn symbols(&self) -> &Symbols {
         &self.symbols
     }

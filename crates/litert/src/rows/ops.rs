@@ -5,17 +5,17 @@ use tensorserve_rows::plain::{deterministic, elementwise};
 use tensorserve_rows::shapes;
 use tensorserve_rows::slices;
 use tensorserve_rows::strided::{self, Masks};
-use tensorserve_rows::{Flow, Outcome, Size, Stop, Value, integers, loops, mixed, ragged, unknown};
+use tensorserve_rows::{
+    Flow, OperationResults, Outcome, Size, Stop, Value, integers, loops, mixed, ragged, unknown,
+};
 use tensorserve_tensor::DType;
 
-use super::call::Call;
-
-type Outcomes = Result<Vec<Value>, Stop>;
+use super::call::LiteRtCall;
 
 /// The most parts of a tensor.
 const MAX_PARTS: usize = 1 << 12;
 
-pub(super) fn reshape(call: &Call) -> Outcome {
+pub(super) fn reshape(call: &LiteRtCall) -> Outcome {
     let value = call.input(0)?;
     match call.inputs.get(1) {
         Some(Some(shape)) => shapes::reshape(value, shape, call.symbols()),
@@ -27,7 +27,7 @@ pub(super) fn reshape(call: &Call) -> Outcome {
 }
 
 /// A product with weights `[outputs, inputs]`; the input is flattened to rows as long as those of the weights.
-pub(super) fn fully_connected(call: &Call) -> Outcome {
+pub(super) fn fully_connected(call: &LiteRtCall) -> Outcome {
     const KEEP_DIMENSIONS: usize = 2;
     let (value, weights) = (call.input(0)?, call.input(1)?);
     constants(&call.from(1))?;
@@ -50,13 +50,13 @@ fn constants(values: &[&Value]) -> Result<(), Stop> {
     }
 }
 
-pub(super) fn batch_matmul(call: &Call) -> Outcome {
+pub(super) fn batch_matmul(call: &LiteRtCall) -> Outcome {
     let transposed = (call.byte(0)? != 0, call.byte(1)? != 0);
     compute::matmul(call.input(0)?, call.input(1)?, transposed, call.symbols())
 }
 
 /// The padding of a window: `SAME`, or none.
-fn padding(call: &Call) -> Result<Option<i64>, Stop> {
+fn padding(call: &LiteRtCall) -> Result<Option<i64>, Stop> {
     Ok(if call.byte(0)? == 0 { None } else { Some(0) })
 }
 
@@ -65,7 +65,7 @@ fn places(
     value: &Value,
     windows: [Window; 2],
     channels: Option<Size>,
-    call: &Call,
+    call: &LiteRtCall,
 ) -> Option<Vec<Size>> {
     let [_, height, width, own] = value.dims.as_deref()? else { return None };
     let [down, across] = windows;
@@ -74,7 +74,7 @@ fn places(
 }
 
 /// A convolution. Where the dilation is in the options depends on the operator.
-fn convolution_with(call: &Call, dilation: [usize; 2], channel: usize) -> Outcome {
+fn convolution_with(call: &LiteRtCall, dilation: [usize; 2], channel: usize) -> Outcome {
     let (value, filter) = (call.input(0)?, call.input(1)?);
     let (across, down) = (call.int(1, 0)?, call.int(2, 0)?);
     let [dilation_across, dilation_down] = dilation;
@@ -93,15 +93,15 @@ fn convolution_with(call: &Call, dilation: [usize; 2], channel: usize) -> Outcom
     compute::examples(value, &call.from(1), inner)
 }
 
-pub(super) fn convolution(call: &Call) -> Outcome {
+pub(super) fn convolution(call: &LiteRtCall) -> Outcome {
     convolution_with(call, [4, 5], 0)
 }
 
-pub(super) fn depthwise_convolution(call: &Call) -> Outcome {
+pub(super) fn depthwise_convolution(call: &LiteRtCall) -> Outcome {
     convolution_with(call, [5, 6], 3)
 }
 
-pub(super) fn pool(call: &Call) -> Outcome {
+pub(super) fn pool(call: &LiteRtCall) -> Outcome {
     let value = call.input(0)?;
     let padding = padding(call)?;
     let across = Window { size: call.int(3, 0)?, stride: call.int(1, 0)?, padding };
@@ -110,7 +110,7 @@ pub(super) fn pool(call: &Call) -> Outcome {
 }
 
 /// A transposed convolution: the shape of the result, weights, the value.
-pub(super) fn transposed_convolution(call: &Call) -> Outcome {
+pub(super) fn transposed_convolution(call: &LiteRtCall) -> Outcome {
     let (shape, value) = (call.input(0)?, call.input(2)?);
     let mut others = vec![call.input(1)?];
     others.extend(call.from(3));
@@ -132,7 +132,7 @@ pub(super) fn transposed_convolution(call: &Call) -> Outcome {
 }
 
 /// Images in another size.
-pub(super) fn resize(call: &Call) -> Outcome {
+pub(super) fn resize(call: &LiteRtCall) -> Outcome {
     let (value, size) = (call.input(0)?, call.input(1)?);
     let inner = match (value.dims.as_deref(), &size.elements) {
         (Some([_, _, _, channels]), Some(sizes)) => {
@@ -144,55 +144,55 @@ pub(super) fn resize(call: &Call) -> Outcome {
 }
 
 /// An operation on images that keeps their shape.
-pub(super) fn images(call: &Call) -> Outcome {
+pub(super) fn images(call: &LiteRtCall) -> Outcome {
     let value = call.input(0)?;
     let inner = value.dims.as_ref().and_then(|dims| dims.get(1..)).map(<[Size]>::to_vec);
     compute::examples(value, &call.from(1), inner)
 }
 
 /// An operation on images whose result has another, fixed shape.
-pub(super) fn images_of_other_shape(call: &Call) -> Outcome {
+pub(super) fn images_of_other_shape(call: &LiteRtCall) -> Outcome {
     let value = call.input(0)?;
     let inner = value.dims.as_ref().and_then(|dims| dims.get(1..));
     let inner = inner.map(|dims| dims.iter().map(|_| call.symbols().fresh()).collect());
     compute::examples(value, &call.from(1), inner)
 }
 
-pub(super) fn to_batches(call: &Call) -> Outcome {
+pub(super) fn to_batches(call: &LiteRtCall) -> Outcome {
     compute::to_batches(call.input(0)?, call.input(1)?, &call.from(2), call.symbols())
 }
 
-pub(super) fn from_batches(call: &Call) -> Outcome {
+pub(super) fn from_batches(call: &LiteRtCall) -> Outcome {
     compute::from_batches(call.input(0)?, call.input(1)?, &call.from(2), call.symbols())
 }
 
-pub(super) fn concat(call: &Call) -> Outcome {
+pub(super) fn concat(call: &LiteRtCall) -> Outcome {
     shapes::concat(&call.from(0), call.int(0, 0)?, call.symbols())
 }
 
-pub(super) fn pack(call: &Call) -> Outcome {
+pub(super) fn pack(call: &LiteRtCall) -> Outcome {
     shapes::pack(&call.from(0), call.int(1, 0)?)
 }
 
-pub(super) fn unpack(call: &Call) -> Outcomes {
+pub(super) fn unpack(call: &LiteRtCall) -> OperationResults {
     slices::unpack(call.input(0)?, call.int(1, 0)?, call.outputs.min(MAX_PARTS))
 }
 
-pub(super) fn split(call: &Call) -> Outcomes {
+pub(super) fn split(call: &LiteRtCall) -> OperationResults {
     let axis = call.input(0)?.number("a dimension")?;
     let count = call.outputs.min(MAX_PARTS);
     slices::split(call.input(1)?, axis, count, None, call.symbols())
 }
 
-pub(super) fn split_sizes(call: &Call) -> Outcomes {
+pub(super) fn split_sizes(call: &LiteRtCall) -> OperationResults {
     slices::split_sizes(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols())
 }
 
-pub(super) fn slice(call: &Call) -> Outcome {
+pub(super) fn slice(call: &LiteRtCall) -> Outcome {
     strided::slice(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols())
 }
 
-pub(super) fn strided_slice(call: &Call) -> Outcome {
+pub(super) fn strided_slice(call: &LiteRtCall) -> Outcome {
     /// Whether ends are counted from begins.
     const OFFSET: usize = 5;
     if call.byte(OFFSET)? != 0 {
@@ -210,7 +210,7 @@ pub(super) fn strided_slice(call: &Call) -> Outcome {
 }
 
 /// `DYNAMIC_UPDATE_SLICE`: a part of a tensor is replaced, not one of the rows.
-pub(super) fn update_slice(call: &Call) -> Outcome {
+pub(super) fn update_slice(call: &LiteRtCall) -> Outcome {
     let (value, part, start) = (call.input(0)?, call.input(1)?, call.input(2)?);
     deterministic(&[value, part, start], || {
         let fits = start.is_constant() && value.flow == part.flow;
@@ -223,7 +223,7 @@ pub(super) fn update_slice(call: &Call) -> Outcome {
     })
 }
 
-pub(super) fn pad(call: &Call) -> Outcome {
+pub(super) fn pad(call: &LiteRtCall) -> Outcome {
     let value = slices::pad(call.input(0)?, call.input(1)?, call.symbols())?;
     match call.inputs.get(2) {
         Some(Some(filler)) => elementwise(&[&value, filler], call.symbols()),
@@ -231,30 +231,30 @@ pub(super) fn pad(call: &Call) -> Outcome {
     }
 }
 
-pub(super) fn reduce(call: &Call) -> Outcome {
+pub(super) fn reduce(call: &LiteRtCall) -> Outcome {
     let axes = call.input(1)?.numbers("dimensions")?;
     let keeps = call.byte(0)? != 0;
     shapes::reduce(call.input(0)?, Some(&axes), keeps, "combines all rows of the batch")
 }
 
 /// A product of sizes, or of anything else.
-pub(super) fn reduce_product(call: &Call) -> Outcome {
+pub(super) fn reduce_product(call: &LiteRtCall) -> Outcome {
     let axes = call.input(1)?.numbers("dimensions")?;
     let keeps = call.byte(0)? != 0;
     let does = "combines all rows of the batch";
     shapes::reduce_sizes(call.input(0)?, Some(&axes), keeps, does, Size::times)
 }
 
-pub(super) fn arg_reduce(call: &Call) -> Outcome {
+pub(super) fn arg_reduce(call: &LiteRtCall) -> Outcome {
     let axis = call.input(1)?.number("a dimension")?;
     shapes::reduce(call.input(0)?, Some(&[axis]), false, "compares all rows of the batch")
 }
 
-pub(super) fn cumulate(call: &Call) -> Outcome {
+pub(super) fn cumulate(call: &LiteRtCall) -> Outcome {
     ragged::running(call.input(0)?, call.input(1)?.number("a dimension")?, false)
 }
 
-pub(super) fn reverse(call: &Call) -> Outcome {
+pub(super) fn reverse(call: &LiteRtCall) -> Outcome {
     let mut value = call.input(0)?.clone();
     for axis in call.input(1)?.numbers("dimensions")? {
         value = compute::along(&value, axis, "reverses the order of the rows")?;
@@ -262,7 +262,7 @@ pub(super) fn reverse(call: &Call) -> Outcome {
     Ok(value)
 }
 
-pub(super) fn top_k(call: &Call) -> Outcomes {
+pub(super) fn top_k(call: &LiteRtCall) -> OperationResults {
     let k = call.input(1)?;
     constants(&[k])?;
     let k = k.number("a count").map_or_else(|_| call.symbols().fresh(), Size::number);
@@ -270,7 +270,7 @@ pub(super) fn top_k(call: &Call) -> Outcomes {
     Ok(vec![result.clone(), result])
 }
 
-pub(super) fn gather(call: &Call) -> Outcome {
+pub(super) fn gather(call: &LiteRtCall) -> Outcome {
     let batch = call.int(1, 0)?;
     let axis = call.int(0, 0)?;
     if (0..batch).contains(&axis) {
@@ -280,17 +280,17 @@ pub(super) fn gather(call: &Call) -> Outcome {
 }
 
 /// Rows of a table by their numbers.
-pub(super) fn embedding(call: &Call) -> Outcome {
+pub(super) fn embedding(call: &LiteRtCall) -> Outcome {
     compute::gather(call.input(1)?, call.input(0)?, 0, 0)
 }
 
-pub(super) fn one_hot(call: &Call) -> Outcome {
+pub(super) fn one_hot(call: &LiteRtCall) -> Outcome {
     let others = call.from(2);
     let axis = call.int(0, 0)?;
     compute::one_hot(call.input(0)?, call.input(1)?, &others, axis, call.symbols())
 }
 
-pub(super) fn cast(call: &Call) -> Outcome {
+pub(super) fn cast(call: &LiteRtCall) -> Outcome {
     /// `out_data_type`, as a type of tensors.
     const TO: usize = 1;
     let to = call.byte(TO)?;
@@ -316,13 +316,13 @@ fn keeps_sizes(dtype: DType) -> bool {
     }
 }
 
-pub(super) fn fill(call: &Call) -> Outcome {
+pub(super) fn fill(call: &LiteRtCall) -> Outcome {
     let shape = shapes::fill(call.input(0)?)?;
     elementwise(&[&shape, call.input(1)?], call.symbols())
 }
 
 /// A choice for each element; by a vector also for each row.
-pub(super) fn select(call: &Call) -> Outcome {
+pub(super) fn select(call: &LiteRtCall) -> Outcome {
     let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
     match (condition.rank(), a.rank()) {
         (Some(1), Some(rank)) if rank > 1 => {
@@ -336,7 +336,7 @@ pub(super) fn select(call: &Call) -> Outcome {
 }
 
 /// `IF`: one of two subgraphs, by a condition that is the same for every batch.
-pub(super) fn choose(call: &Call) -> Outcomes {
+pub(super) fn choose(call: &LiteRtCall) -> OperationResults {
     let condition = call.input(0)?;
     let arguments: Vec<Value> = call.from(1).into_iter().cloned().collect();
     let branch = |field| -> Result<usize, Stop> {
@@ -361,7 +361,7 @@ pub(super) fn choose(call: &Call) -> Outcomes {
 }
 
 /// `WHILE`: a subgraph as long as another one says so, equally often for every batch.
-pub(super) fn repeat(call: &Call) -> Outcomes {
+pub(super) fn repeat(call: &LiteRtCall) -> OperationResults {
     let subgraph = |field| -> Result<usize, Stop> {
         usize::try_from(call.int(field, 0)?).or_else(|_| unknown("names no subgraph"))
     };

@@ -6,19 +6,19 @@
 
 use tensorserve_rows::integers::{Integers, arithmetic};
 use tensorserve_rows::plain::{elementwise, plain_flow};
-use tensorserve_rows::{Outcome, Stop, Value, compute, mixed, shapes, unknown};
+use tensorserve_rows::{OperationResults, Outcome, Stop, Value, compute, mixed, shapes, unknown};
 
-use super::call::Call;
+use super::call::LiteRtCall;
 use super::ops;
 
-type Function = fn(&Call) -> Result<Vec<Value>, Stop>;
+type LiteRtRuleFn = fn(&LiteRtCall) -> OperationResults;
 
 /// What an operator does.
 #[derive(Clone, Copy)]
-enum Rule {
+enum LiteRtRule {
     /// Each element comes from the elements at the same place of all inputs, which are broadcast.
     Elements,
-    /// As [`Rule::Elements`], of small integers that may be sizes.
+    /// As [`LiteRtRule::Elements`], of small integers that may be sizes.
     Integers(Integers),
     /// The operator works along the last dimension, as the text says.
     Last(&'static str),
@@ -27,12 +27,12 @@ enum Rule {
     /// The operator gives other results in a batch, whatever its inputs are.
     Mixes(&'static str),
     /// A function gives its only result.
-    By(fn(&Call) -> Outcome),
+    By(fn(&LiteRtCall) -> Outcome),
     /// A function gives its results.
-    Each(Function),
+    Each(LiteRtRuleFn),
 }
 
-use Rule::{By, Each, Elements, Last, Mixes, Whole};
+use LiteRtRule::{By, Each, Elements, Last, Mixes, Whole};
 
 const NORMALIZES: &str = "normalizes over the rows of the batch";
 const RANDOM: &str = "draws random numbers, which differ with the place in the batch";
@@ -42,7 +42,7 @@ const BOXES: &str = "compares boxes of different rows";
 const SEGMENTS: &str = "combines rows of the batch by their number";
 
 /// Number, name and rule.
-const OPERATORS: &[(i32, &str, Rule)] = &[
+const OPERATORS: &[(i32, &str, LiteRtRule)] = &[
     // Each element by itself.
     (6, "DEQUANTIZE", Elements),
     (8, "FLOOR", Elements),
@@ -84,20 +84,20 @@ const OPERATORS: &[(i32, &str, Rule)] = &[
     (160, "BITWISE_XOR", Elements),
     (161, "RIGHT_SHIFT", Elements),
     // Small integers, of which shapes are made.
-    (0, "ADD", Rule::Integers(Integers::Add)),
-    (18, "MUL", Rule::Integers(Integers::Multiply)),
-    (41, "SUB", Rule::Integers(Integers::Subtract)),
-    (55, "MAXIMUM", Rule::Integers(Integers::Maximum)),
-    (57, "MINIMUM", Rule::Integers(Integers::Minimum)),
-    (58, "LESS", Rule::Integers(Integers::Less)),
-    (61, "GREATER", Rule::Integers(Integers::Greater)),
-    (62, "GREATER_EQUAL", Rule::Integers(Integers::GreaterEqual)),
-    (63, "LESS_EQUAL", Rule::Integers(Integers::LessEqual)),
-    (71, "EQUAL", Rule::Integers(Integers::Equal)),
-    (72, "NOT_EQUAL", Rule::Integers(Integers::NotEqual)),
-    (84, "LOGICAL_OR", Rule::Integers(Integers::Or)),
-    (86, "LOGICAL_AND", Rule::Integers(Integers::And)),
-    (90, "FLOOR_DIV", Rule::Integers(Integers::FloorDivide)),
+    (0, "ADD", LiteRtRule::Integers(Integers::Add)),
+    (18, "MUL", LiteRtRule::Integers(Integers::Multiply)),
+    (41, "SUB", LiteRtRule::Integers(Integers::Subtract)),
+    (55, "MAXIMUM", LiteRtRule::Integers(Integers::Maximum)),
+    (57, "MINIMUM", LiteRtRule::Integers(Integers::Minimum)),
+    (58, "LESS", LiteRtRule::Integers(Integers::Less)),
+    (61, "GREATER", LiteRtRule::Integers(Integers::Greater)),
+    (62, "GREATER_EQUAL", LiteRtRule::Integers(Integers::GreaterEqual)),
+    (63, "LESS_EQUAL", LiteRtRule::Integers(Integers::LessEqual)),
+    (71, "EQUAL", LiteRtRule::Integers(Integers::Equal)),
+    (72, "NOT_EQUAL", LiteRtRule::Integers(Integers::NotEqual)),
+    (84, "LOGICAL_OR", LiteRtRule::Integers(Integers::Or)),
+    (86, "LOGICAL_AND", LiteRtRule::Integers(Integers::And)),
+    (90, "FLOOR_DIV", LiteRtRule::Integers(Integers::FloorDivide)),
     (53, "CAST", By(ops::cast)),
     // Shapes. What they do to the dimension of the rows is followed.
     (77, "SHAPE", By(|call| shapes::shape_of(call.input(0)?))),
@@ -199,7 +199,7 @@ const OPERATORS: &[(i32, &str, Rule)] = &[
 const IF: i32 = crate::schema::IF;
 const WHILE: i32 = crate::schema::WHILE;
 
-fn find(code: i32) -> Option<(&'static str, Rule)> {
+fn find(code: i32) -> Option<(&'static str, LiteRtRule)> {
     let found = OPERATORS.iter().find(|(its, _, _)| *its == code);
     found.map(|(_, name, rule)| (*name, *rule))
 }
@@ -215,7 +215,7 @@ pub(super) fn is_call(code: i32) -> bool {
 }
 
 /// The results of an operator.
-pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn apply(call: &LiteRtCall) -> Result<Vec<Value>, Stop> {
     let Some((_, rule)) = find(call.code) else {
         return unknown("has no rule in the analysis of rows");
     };
@@ -223,7 +223,7 @@ pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
     let all = || call.from(0);
     let value = match rule {
         Elements => elementwise(&all(), symbols)?,
-        Rule::Integers(op) => arithmetic(op, call.input(0)?, call.input(1)?, symbols)?,
+        LiteRtRule::Integers(op) => arithmetic(op, call.input(0)?, call.input(1)?, symbols)?,
         Last(does) => compute::along(call.input(0)?, -1, does)?,
         Whole(does) => compute::whole(&all(), does)?,
         Mixes(does) => return mixed(does),
@@ -234,7 +234,7 @@ pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// The result of an operator that depends on its inputs alone, if none of them has rows.
-fn without_rows(call: &Call, stop: Stop) -> Outcome {
+fn without_rows(call: &LiteRtCall, stop: Stop) -> Outcome {
     match plain_flow(&call.from(0)) {
         Ok(Some(flow)) => Ok(Value::new(flow, None)),
         _ => Err(stop),
@@ -242,6 +242,6 @@ fn without_rows(call: &Call, stop: Stop) -> Outcome {
 }
 
 /// All results of an operator on all elements together.
-fn several(call: &Call, does: &str) -> Result<Vec<Value>, Stop> {
+fn several(call: &LiteRtCall, does: &str) -> Result<Vec<Value>, Stop> {
     Ok(vec![compute::whole(&call.from(0), does)?; call.outputs.min(1 << 12)])
 }

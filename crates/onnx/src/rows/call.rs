@@ -8,7 +8,7 @@ use crate::types;
 use tensorserve_tensor::DType;
 
 /// What the rules of control flow need of the interpreter.
-pub(super) trait Subgraphs {
+pub(super) trait SubgraphRunner {
     /// The outputs of a subgraph for these inputs.
     fn run(&self, graph: &GraphProto, inputs: Vec<Value>) -> Vec<Value>;
 
@@ -17,7 +17,7 @@ pub(super) trait Subgraphs {
 }
 
 /// An operator that is looked at.
-pub(super) struct Call<'c> {
+pub(super) struct OnnxCall<'c> {
     /// The version of its operator set.
     pub(super) version: i64,
     pub(super) attributes: Vec<&'c AttributeProto>,
@@ -28,10 +28,10 @@ pub(super) struct Call<'c> {
     /// The number of outputs.
     pub(super) outputs: usize,
     pub(super) symbols: &'c Symbols,
-    pub(super) subgraphs: &'c dyn Subgraphs,
+    pub(super) subgraphs: &'c dyn SubgraphRunner,
 }
 
-impl<'c> Call<'c> {
+impl<'c> OnnxCall<'c> {
     /// Input `index`.
     pub(super) fn input(&self, index: usize) -> Result<&Value, Stop> {
         self.optional(index).map_or_else(|| unknown("has fewer inputs than expected"), Ok)

@@ -3,13 +3,13 @@
 use tensorserve_rows::plain::dimension;
 use tensorserve_rows::{Flow, Size, Stop, Value, loops, mixed, unknown};
 
-use super::call::Call;
+use super::call::OnnxCall;
 use crate::proto::GraphProto;
 
 const END: &str = "runs a loop whose end depends on the batch";
 
 /// `If`: one of two graphs.
-pub(super) fn choose(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn choose(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let condition = call.input(0)?;
     let run = |name| Ok(call.subgraphs.run(call.graph(name)?, Vec::new()));
     match condition.number("a condition") {
@@ -37,7 +37,7 @@ pub(super) fn choose(call: &Call) -> Result<Vec<Value>, Stop> {
 
 /// `Loop`: a number of times, or as long as a condition holds. Outputs are its state, and values of all
 /// iterations behind each other.
-pub(super) fn repeat(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn repeat(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let body = call.graph("body")?;
     let initial: Vec<Value> = call.from(2).into_iter().cloned().collect();
     let count = initial.len();
@@ -57,7 +57,11 @@ pub(super) fn repeat(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// A loop that runs equally often for every batch.
-fn repeat_equally(call: &Call, body: &GraphProto, initial: &[Value]) -> Result<Vec<Value>, Stop> {
+fn repeat_equally(
+    call: &OnnxCall,
+    body: &GraphProto,
+    initial: &[Value],
+) -> Result<Vec<Value>, Stop> {
     let mut scanned = Vec::new();
     let scalar = || Value::constant_of(&[], call.symbols);
     let mut state = loops::repeated(initial, call.symbols, |state| {
@@ -80,7 +84,11 @@ fn repeat_equally(call: &Call, body: &GraphProto, initial: &[Value]) -> Result<V
 }
 
 /// A loop that runs once for each row.
-fn repeat_for_rows(call: &Call, body: &GraphProto, initial: &[Value]) -> Result<Vec<Value>, Stop> {
+fn repeat_for_rows(
+    call: &OnnxCall,
+    body: &GraphProto,
+    initial: &[Value],
+) -> Result<Vec<Value>, Stop> {
     let is_true = |value: &Value| value.number("a condition").is_ok_and(|number| number != 0);
     if !call.optional(1).is_none_or(is_true) {
         return mixed(END);
@@ -114,7 +122,7 @@ fn repeat_for_rows(call: &Call, body: &GraphProto, initial: &[Value]) -> Result<
 }
 
 /// What `run` returns, in a loop over rows. There is no such loop in another one.
-fn in_rows<T>(call: &Call, run: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+fn in_rows<T>(call: &OnnxCall, run: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
     if call.subgraphs.set_in_rows(true) {
         return mixed("goes through all rows for each row of the batch");
     }
@@ -154,7 +162,7 @@ fn rows_of(value: &Value) -> Result<Value, Stop> {
 }
 
 /// `Scan`: over the slices of tensors.
-pub(super) fn scan(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn scan(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     if call.version < 9 {
         return unknown("is a loop of an old version");
     }

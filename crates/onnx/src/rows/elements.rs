@@ -4,7 +4,7 @@ use tensorserve_rows::integers::{self, Integers};
 use tensorserve_rows::plain::{elementwise, plain_flow};
 use tensorserve_rows::{Flow, Size, Stop, Value, mixed, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 use super::shapes;
 
 /// `TensorProto.DataType`: int32, int64, uint32, uint64; and bool.
@@ -12,7 +12,7 @@ const INTEGERS: [i64; 4] = [6, 7, 12, 13];
 const BOOL: i64 = 9;
 
 /// Each element from those at the same place of all inputs, which are broadcast.
-pub(super) fn each(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn each(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     // Before version 7, an attribute said where a smaller input lies in the larger one.
     if call.version < 7 && call.attribute("axis").is_some() && call.inputs.len() > 1 {
         return unknown("broadcasts as an old version does");
@@ -22,17 +22,17 @@ pub(super) fn each(call: &Call) -> Result<Vec<Value>, Stop> {
 
 /// Each element from the one at the same place of the first input, whatever the version: operators
 /// of other domains have versions of their own.
-pub(super) fn each_of_first(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn each_of_first(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(elementwise(&[call.input(0)?], call.symbols))
 }
 
 /// The first input, unchanged.
-pub(super) fn keep(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn keep(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(call.input(0).cloned())
 }
 
 /// An operation on two tensors, which may be small integers.
-fn arithmetic(call: &Call, op: Integers) -> Result<Vec<Value>, Stop> {
+fn arithmetic(call: &OnnxCall, op: Integers) -> Result<Vec<Value>, Stop> {
     let all = call.from(0);
     let is_counter = |value: &&Value| matches!(value.flow, Flow::Counter { .. } | Flow::BelowRows);
     match all.as_slice() {
@@ -43,49 +43,49 @@ fn arithmetic(call: &Call, op: Integers) -> Result<Vec<Value>, Stop> {
     }
 }
 
-pub(super) fn add(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn add(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Add)
 }
 
-pub(super) fn subtract(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn subtract(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Subtract)
 }
 
-pub(super) fn multiply(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn multiply(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Multiply)
 }
 
 /// Of negative numbers, nothing is said: ONNX does not round them down.
-pub(super) fn divide(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn divide(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::FloorDivide)
 }
 
-pub(super) fn maximum(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn maximum(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Maximum)
 }
 
-pub(super) fn minimum(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn minimum(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Minimum)
 }
 
-pub(super) fn less(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn less(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Less)
 }
 
-pub(super) fn less_or_equal(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn less_or_equal(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::LessEqual)
 }
 
-pub(super) fn greater(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn greater(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Greater)
 }
 
-pub(super) fn greater_or_equal(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn greater_or_equal(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::GreaterEqual)
 }
 
 /// Whether numbers are equal. A number of rows is never negative.
-pub(super) fn equal(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn equal(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     if let [a, b] = call.from(0).as_slice()
         && let (Some(x), Some(y)) = (&a.elements, &b.elements)
         && let (Some(1), Some(dims)) = (a.rank().max(b.rank()), longer(a, b))
@@ -114,16 +114,16 @@ fn longer(a: &Value, b: &Value) -> Option<Vec<Size>> {
     if is_first { a.dims.clone() } else { b.dims.clone() }
 }
 
-pub(super) fn and(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn and(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::And)
 }
 
-pub(super) fn or(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn or(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     arithmetic(call, Integers::Or)
 }
 
 /// `Not`, also of a condition that is known.
-pub(super) fn not(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn not(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     match value.numbers("conditions") {
         Ok(numbers) if value.is_constant() => {
@@ -135,7 +135,7 @@ pub(super) fn not(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Cast`: integers remain small integers.
-pub(super) fn cast(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn cast(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, to) = (call.input(0)?, call.int("to", 0));
     if to == BOOL
         && value.is_constant()
@@ -152,7 +152,7 @@ pub(super) fn cast(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Where`: a choice for each element, also of sizes.
-pub(super) fn choose(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn choose(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
     if let Some(value) = choose_sizes(call, condition, a, b) {
         return one(Ok(value));
@@ -161,7 +161,7 @@ pub(super) fn choose(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// Of vectors of equal length.
-fn choose_sizes(call: &Call, condition: &Value, a: &Value, b: &Value) -> Option<Value> {
+fn choose_sizes(call: &OnnxCall, condition: &Value, a: &Value, b: &Value) -> Option<Value> {
     let (chosen, x, y) = (condition.elements.as_ref()?, a.elements.as_ref()?, b.elements.as_ref()?);
     let is_vector = |value: &Value| value.rank() == Some(1);
     if ![condition, a, b].into_iter().all(is_vector)
@@ -181,7 +181,7 @@ fn choose_sizes(call: &Call, condition: &Value, a: &Value, b: &Value) -> Option<
 }
 
 /// `Dropout`: in training it draws random numbers.
-pub(super) fn dropout(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn dropout(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let is_training = match call.optional(2) {
         Some(training) => !training.number("a training mode").is_ok_and(|mode| mode == 0),
@@ -196,7 +196,7 @@ pub(super) fn dropout(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// A constant in an attribute.
-pub(super) fn constant(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn constant(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let Some(attribute) = call.attributes.first() else {
         return unknown("has no value");
     };
@@ -217,7 +217,7 @@ pub(super) fn constant(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `QuantizeLinear` and `DequantizeLinear`: with one scale, or one for each part along a dimension.
-pub(super) fn quantize(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn quantize(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     call.constants_from(1)?;
     let scale = call.input(1)?.known_dims()?;
@@ -230,7 +230,7 @@ pub(super) fn quantize(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// An operator with scales of its inputs, which are constant: the inputs at `values` are combined.
-fn scaled<'c>(call: &'c Call, values: &[usize]) -> Result<Vec<&'c Value>, Stop> {
+fn scaled<'c>(call: &'c OnnxCall, values: &[usize]) -> Result<Vec<&'c Value>, Stop> {
     let mut taken = Vec::new();
     for index in 0..call.inputs.len() {
         match call.optional(index) {
@@ -245,17 +245,17 @@ fn scaled<'c>(call: &'c Call, values: &[usize]) -> Result<Vec<&'c Value>, Stop> 
 }
 
 /// `QLinearAdd` and others of two tensors.
-pub(super) fn each_of_two_scaled(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn each_of_two_scaled(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(elementwise(&scaled(call, &[0, 3])?, call.symbols))
 }
 
 /// `QLinearSigmoid` and others of one tensor.
-pub(super) fn each_of_one_scaled(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn each_of_one_scaled(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(elementwise(&scaled(call, &[0])?, call.symbols))
 }
 
 /// The result is of all elements together, unless none comes from a row.
-pub(super) fn whole(call: &Call, does: &str) -> Result<Vec<Value>, Stop> {
+pub(super) fn whole(call: &OnnxCall, does: &str) -> Result<Vec<Value>, Stop> {
     let flow: Option<Flow> = plain_flow(&call.from(0))?;
     match flow {
         Some(flow) => Ok(vec![Value::new(flow, None); call.outputs]),
@@ -264,7 +264,7 @@ pub(super) fn whole(call: &Call, does: &str) -> Result<Vec<Value>, Stop> {
 }
 
 /// An elementwise operation that may do something else with one of its attributes.
-pub(super) fn normalize_text(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn normalize_text(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let words = call.attribute("stopwords").is_some_and(|words| !words.strings.is_empty());
     match words {
         true => whole(call, "leaves out rows that are stop words"),

@@ -3,19 +3,19 @@
 use tensorserve_rows::compute::{self, Window};
 use tensorserve_rows::{Flow, Size, Stop, Value, mixed, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 
 /// `Conv`: its second input are the kernels.
-pub(super) fn convolution(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn convolution(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     convolved(call, 1)
 }
 
 /// `QLinearConv`: kernels are its fourth input.
-pub(super) fn convolution_scaled(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn convolution_scaled(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     convolved(call, 3)
 }
 
-fn convolved(call: &Call, kernels: usize) -> Result<Vec<Value>, Stop> {
+fn convolved(call: &OnnxCall, kernels: usize) -> Result<Vec<Value>, Stop> {
     let (value, kernels) = (call.input(0)?, call.input(kernels)?);
     let inner = || -> Option<Vec<Size>> {
         let (channels, rest) = kernels.dims.as_ref()?.split_first()?;
@@ -28,7 +28,7 @@ fn convolved(call: &Call, kernels: usize) -> Result<Vec<Value>, Stop> {
 }
 
 /// The sizes of the result of a window over `sizes`.
-fn places(call: &Call, sizes: &[Size], kernel: &[Option<i64>]) -> Vec<Size> {
+fn places(call: &OnnxCall, sizes: &[Size], kernel: &[Option<i64>]) -> Vec<Size> {
     let attribute = |name: &str, index: usize, default: i64| {
         call.ints(name).and_then(|its| its.get(index)).copied().unwrap_or(default)
     };
@@ -60,7 +60,7 @@ fn places(call: &Call, sizes: &[Size], kernel: &[Option<i64>]) -> Vec<Size> {
 }
 
 /// `ConvTranspose`; the size of its images is not followed.
-pub(super) fn transposed_convolution(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn transposed_convolution(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, kernels) = (call.input(0)?, call.input(1)?);
     let inner = || -> Option<Vec<Size>> {
         let channels = kernels.dims.as_ref()?.get(1)?;
@@ -72,7 +72,7 @@ pub(super) fn transposed_convolution(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `MaxPool` and the like; the places that `MaxPool` gives are those in the whole batch.
-pub(super) fn pool(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn pool(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     if call.outputs > 1 {
         return mixed("returns places within the whole batch");
     }
@@ -89,7 +89,7 @@ pub(super) fn pool(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `GlobalAveragePool` and the like.
-pub(super) fn global_pool(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn global_pool(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let inner = || -> Option<Vec<Size>> {
         let dims = value.dims.as_ref()?;
@@ -104,7 +104,7 @@ pub(super) fn global_pool(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `DepthToSpace` and `SpaceToDepth`: blocks of `blocksize` pixels in each direction.
-pub(super) fn blocks(call: &Call, to_space: bool) -> Result<Vec<Value>, Stop> {
+pub(super) fn blocks(call: &OnnxCall, to_space: bool) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let size = Size::number(call.int("blocksize", 1));
     let area = size.times(&size);
@@ -123,16 +123,16 @@ pub(super) fn blocks(call: &Call, to_space: bool) -> Result<Vec<Value>, Stop> {
     one(compute::examples(value, &[], value.dims.as_ref().and_then(inner)))
 }
 
-pub(super) fn depth_to_space(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn depth_to_space(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     blocks(call, true)
 }
 
-pub(super) fn space_to_depth(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn space_to_depth(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     blocks(call, false)
 }
 
 /// `GridSample`: pixels of each image at the places that it has.
-pub(super) fn sample(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn sample(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, grid) = (call.input(0)?, call.input(1)?);
     let is_of_rows = |value: &Value| {
         value.flow == (Flow::Rows { axis: 0 })
@@ -149,7 +149,7 @@ pub(super) fn sample(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Resize` and `Upsample`: images of another size, as many as there are.
-pub(super) fn resize(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn resize(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     if value.is_constant() && call.from(1).iter().all(|input| input.is_constant()) {
         return one(Ok(Value::constant()));
@@ -180,7 +180,7 @@ pub(super) fn resize(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// Checks that the scale of the rows, or their number, is number `index` of a list that keeps them.
-fn keeps_rows(call: &Call, rows: Option<&Size>, index: usize) -> Result<(), Stop> {
+fn keeps_rows(call: &OnnxCall, rows: Option<&Size>, index: usize) -> Result<(), Stop> {
     const DOES: &str = "changes the number of rows";
     if let Some(sizes) = call.optional(3).filter(|_| call.version >= 11) {
         let size = sizes.known_elements("sizes of images")?.get(index);
@@ -199,7 +199,7 @@ fn keeps_rows(call: &Call, rows: Option<&Size>, index: usize) -> Result<(), Stop
 }
 
 /// Number `index` of a constant vector of scales.
-fn scale(call: &Call, input: usize, index: usize) -> Option<f32> {
+fn scale(call: &OnnxCall, input: usize, index: usize) -> Option<f32> {
     let tensor = (*call.tensors.get(input)?)?;
     let raw = tensor.raw_data.as_chunks::<4>().0.get(index);
     let packed = raw.map(|bytes| f32::from_le_bytes(*bytes));

@@ -3,13 +3,13 @@
 use tensorserve_rows::plain::{axis_of, deterministic, elementwise, with_rows};
 use tensorserve_rows::{Flow, Outcome, Size, Stop, Value, compute, mixed, shapes, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 use super::shapes::from_axis;
 
 const NORMALIZES: &str = "normalizes over the rows of the batch";
 
 /// A product of matrices, or with a vector.
-fn product(call: &Call, a: &Value, b: &Value) -> Outcome {
+fn product(call: &OnnxCall, a: &Value, b: &Value) -> Outcome {
     match (a.rank(), b.rank()) {
         (Some(2..), Some(1)) => {
             let matrix = shapes::expand_dims(b, 1)?;
@@ -25,18 +25,18 @@ fn product(call: &Call, a: &Value, b: &Value) -> Outcome {
     }
 }
 
-pub(super) fn matmul(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matmul(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(product(call, call.input(0)?, call.input(1)?))
 }
 
 /// `MatMulInteger`: the zero points are constant, that of the first input one number.
-pub(super) fn matmul_integer(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matmul_integer(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     parameters(call, &[2, 3], Some(2))?;
     matmul(call)
 }
 
 /// `QLinearMatMul`: inputs 0 and 3, with scales and zero points.
-pub(super) fn matmul_scaled(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matmul_scaled(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     parameters(call, &[1, 2, 4, 5, 6, 7], None)?;
     for index in [1, 2, 6, 7] {
         one_number(call, index)?;
@@ -45,7 +45,7 @@ pub(super) fn matmul_scaled(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// Checks that some inputs are the same for every batch, and that `single` is one number.
-fn parameters(call: &Call, indices: &[usize], single: Option<usize>) -> Result<(), Stop> {
+fn parameters(call: &OnnxCall, indices: &[usize], single: Option<usize>) -> Result<(), Stop> {
     for index in indices {
         if call.optional(*index).is_some_and(|value| !value.is_constant()) {
             return mixed("takes parameters that depend on the batch");
@@ -55,7 +55,7 @@ fn parameters(call: &Call, indices: &[usize], single: Option<usize>) -> Result<(
 }
 
 /// Checks that an input has one element: several are those of the rows of a matrix.
-fn one_number(call: &Call, index: usize) -> Result<(), Stop> {
+fn one_number(call: &OnnxCall, index: usize) -> Result<(), Stop> {
     match call.optional(index) {
         Some(value) if !value.known_dims()?.iter().all(|size| size.is(1)) => {
             unknown("has a scale or zero point for each row of a matrix")
@@ -65,7 +65,7 @@ fn one_number(call: &Call, index: usize) -> Result<(), Stop> {
 }
 
 /// `Gemm`: a product of two matrices, and a third one that is added.
-pub(super) fn gemm(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn gemm(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let transposed = (call.flag("transA"), call.flag("transB"));
     let product = compute::matmul(call.input(0)?, call.input(1)?, transposed, call.symbols)?;
     one(match call.optional(2) {
@@ -75,7 +75,7 @@ pub(super) fn gemm(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `FusedMatMul` of ONNX Runtime.
-pub(super) fn matmul_fused(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matmul_fused(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     if call.flag("transBatchA") || call.flag("transBatchB") {
         return unknown("transposes the dimensions before those of a matrix");
     }
@@ -84,13 +84,13 @@ pub(super) fn matmul_fused(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `MatMulNBits` of ONNX Runtime: a product with a packed constant of `N` columns.
-pub(super) fn matmul_packed(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matmul_packed(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     call.constants_from(1)?;
     let columns = Size::number(call.int("N", 0));
     one(compute::inner(call.input(0)?, 1, vec![columns], "adds up products of different rows"))
 }
 
-pub(super) fn einsum(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn einsum(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let equation = call.text("equation").unwrap_or_default();
     let terms = equation.split(',').flat_map(|term| term.split("->"));
     for term in terms {
@@ -106,7 +106,7 @@ pub(super) fn einsum(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `BatchNormalization`: by constants, if the model is not being trained.
-pub(super) fn batch_normalization(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn batch_normalization(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let is_training = match call.version {
         14.. => call.flag("training_mode"),
         7..14 => call.outputs > 1,
@@ -119,21 +119,26 @@ pub(super) fn batch_normalization(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// Each example along dimension 0 by itself, with constants, in the same shape.
-pub(super) fn per_example(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn per_example(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let inner = value.dims.as_ref().map(|dims| dims.iter().skip(1).cloned().collect());
     one(compute::examples(value, &call.from(1), inner))
 }
 
 /// `LayerNormalization`: over the dimensions from an axis on, and the mean and deviation of each.
-pub(super) fn layer_normalization(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn layer_normalization(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     call.constants_from(1)?;
     normalized(call, call.input(0)?, 1, call.int("axis", -1))
 }
 
 /// A normalization of `value` from `axis` on, with the constants from input `others` on; its other outputs have
 /// a size of 1 there.
-fn normalized(call: &Call, value: &Value, others: usize, axis: i64) -> Result<Vec<Value>, Stop> {
+fn normalized(
+    call: &OnnxCall,
+    value: &Value,
+    others: usize,
+    axis: i64,
+) -> Result<Vec<Value>, Stop> {
     let result = from_axis(value, axis, NORMALIZES)?;
     let mut combined = vec![&result];
     combined.extend(call.from(others));
@@ -148,7 +153,7 @@ fn normalized(call: &Call, value: &Value, others: usize, axis: i64) -> Result<Ve
 }
 
 /// `SkipLayerNormalization` of ONNX Runtime: of a sum of two tensors, which is the fourth output.
-pub(super) fn skip_normalization(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn skip_normalization(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     call.constants_from(2)?;
     let sum = elementwise(&[call.input(0)?, call.input(1)?], call.symbols)?;
     let mut results = normalized(call, &sum, 2, -1)?;
@@ -157,7 +162,7 @@ pub(super) fn skip_normalization(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `MeanVarianceNormalization`.
-pub(super) fn normalize_axes(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn normalize_axes(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let axes = call.ints("axes").unwrap_or(&[0, 2, 3]);
     shapes::reduce(value, Some(axes), true, NORMALIZES)?;
@@ -165,7 +170,7 @@ pub(super) fn normalize_axes(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `RNN`, `GRU` and `LSTM`: along the time; rows are the sequences of a batch.
-pub(super) fn recurrent(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn recurrent(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let rows_first = call.flag("layout");
     let axis = usize::from(!rows_first);
@@ -215,7 +220,7 @@ pub(super) fn recurrent(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Attention` and the like of ONNX Runtime: the inputs `of_rows` have one row for each row, all others are constant.
-fn attention(call: &Call, of_rows: &[usize], constants: &[usize]) -> Result<Vec<Value>, Stop> {
+fn attention(call: &OnnxCall, of_rows: &[usize], constants: &[usize]) -> Result<Vec<Value>, Stop> {
     for index in 0..call.inputs.len() {
         let Some(value) = call.optional(index) else { continue };
         let has_rows = value.flow == (Flow::Rows { axis: 0 })
@@ -237,22 +242,22 @@ fn attention(call: &Call, of_rows: &[usize], constants: &[usize]) -> Result<Vec<
 }
 
 /// Sequences with weights and a bias, and a mask.
-pub(super) fn self_attention(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn self_attention(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     attention(call, &[0, 3], &[1, 2])
 }
 
 /// Queries, keys and values with a bias, and a mask.
-pub(super) fn multi_head_attention(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn multi_head_attention(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     attention(call, &[0, 1, 2, 4], &[3])
 }
 
 /// `Det` and `Inverse`: of each matrix in the last two dimensions.
-pub(super) fn determinant(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn determinant(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(compute::inner(call.input(0)?, 2, Vec::new(), "takes rows as a dimension of a matrix"))
 }
 
 /// A result of the shape of the input, computed from each matrix in its last two dimensions.
-pub(super) fn matrices(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn matrices(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     call.constants_from(1)?;
     one(deterministic(&[value], || {

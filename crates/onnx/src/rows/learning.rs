@@ -3,10 +3,10 @@
 use tensorserve_rows::plain::{axis_of, deterministic, elementwise};
 use tensorserve_rows::{Flow, Size, Stop, Value, mixed, product, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 
 /// The rows of a matrix, which are the examples.
-fn examples<'c>(call: &'c Call) -> Result<&'c Value, Stop> {
+fn examples<'c>(call: &'c OnnxCall) -> Result<&'c Value, Stop> {
     let value = call.input(0)?;
     let is_matrix = value.rank() == Some(2) && matches!(value.flow, Flow::Rows { axis: 0 });
     match is_matrix || value.is_constant() {
@@ -24,13 +24,13 @@ fn for_each(examples: &Value, dims: &[Size]) -> Value {
 }
 
 /// A result with as many columns as the input.
-pub(super) fn columns(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn columns(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = examples(call)?;
     one(elementwise(&[value], call.symbols))
 }
 
 /// The number of classes or targets that an attribute says or lists.
-fn count(call: &Call) -> Size {
+fn count(call: &OnnxCall) -> Size {
     let lists =
         ["classlabels_ints", "classlabels_int64s", "classlabels_strings", "classlabels_int64"];
     let listed = lists.iter().filter_map(|name| call.attribute(name));
@@ -42,13 +42,13 @@ fn count(call: &Call) -> Size {
 }
 
 /// A class for each row, and the scores of all classes.
-pub(super) fn classify(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn classify(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = examples(call)?;
     Ok(vec![for_each(value, &[]), for_each(value, &[count(call)])])
 }
 
 /// Numbers for each row.
-pub(super) fn regress(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn regress(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = examples(call)?;
     let targets = match (call.attribute("n_targets"), call.attribute("targets")) {
         (Some(targets), _) => targets.i.map(Size::number),
@@ -59,17 +59,17 @@ pub(super) fn regress(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `SVMRegressor`: one number for each row.
-pub(super) fn regress_one(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn regress_one(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(Ok(for_each(examples(call)?, &[Size::number(1)])))
 }
 
 /// `LinearRegressor`: one number for each target, of which one is the default.
-pub(super) fn regress_linear(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn regress_linear(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(Ok(for_each(examples(call)?, &[Size::number(call.int("targets", 1))])))
 }
 
 /// `OneHotEncoder`: a vector for each element.
-pub(super) fn encode(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn encode(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     one(deterministic(&[value], || {
         let mut dims = value.known_dims()?.to_vec();
@@ -82,7 +82,7 @@ pub(super) fn encode(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `FeatureVectorizer`: columns beside each other.
-pub(super) fn join(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn join(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let all = call.from(0);
     if all.iter().any(|value| value.rank() != Some(2)) {
         return unknown("takes something else than matrices");
@@ -91,7 +91,7 @@ pub(super) fn join(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `ArrayFeatureExtractor`: the elements of the last dimension at places, which are a list.
-pub(super) fn extract(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn extract(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, places) = (call.input(0)?, call.input(1)?);
     one(deterministic(&[value, places], || {
         let mut dims = value.known_dims()?.to_vec();
@@ -117,6 +117,6 @@ pub(super) fn extract(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `TfIdfVectorizer`: counts for each row.
-pub(super) fn count_words(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn count_words(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(Ok(for_each(examples(call)?, &[call.symbols.fresh()])))
 }

@@ -8,7 +8,7 @@ use prost::Message;
 use tensorserve_rows::{Stop, Value, verdict};
 use tensorserve_tensor::{RowDependence, Signature};
 
-use self::run::{Analysis, Frame};
+use self::run::{CallFrame, OnnxAnalysis};
 use crate::proto::{FunctionProto, ModelProto};
 
 mod call;
@@ -44,7 +44,7 @@ pub(super) fn dependence(model: &ModelProto, signature: &Signature) -> RowDepend
         let why = "has a function that cannot be read".to_owned();
         return Stop::Unknown(why).at("", "model");
     };
-    let analysis = Analysis::new(functions);
+    let analysis = OnnxAnalysis::new(functions);
     let mut inputs = Vec::new();
     for spec in &signature.inputs {
         match Value::input(spec, &analysis.symbols) {
@@ -52,7 +52,7 @@ pub(super) fn dependence(model: &ModelProto, signature: &Signature) -> RowDepend
             Err(stop) => return stop.at(&spec.tensor_name, "input"),
         }
     }
-    let frame = Frame::of_model(&model.opset_import);
+    let frame = CallFrame::of_model(&model.opset_import);
     let results = analysis.graph(graph, inputs, None, &frame);
     let names = graph.output.iter().map(|output| output.name.as_str());
     verdict::of_outputs(results.iter().zip(names).map(|(value, name)| {

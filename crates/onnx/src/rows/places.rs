@@ -3,13 +3,13 @@
 use tensorserve_rows::plain::{axis_of, deterministic, dimension, with_rows};
 use tensorserve_rows::{Flow, Outcome, Size, Stop, Value, compute, mixed, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 
 const BY_INDEX: &str = "takes rows of the batch by an index";
 const INTO: &str = "puts elements into rows of the batch by an index";
 
 /// `Gather`; indices may count from the end.
-pub(super) fn gather(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn gather(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (params, indices) = (call.input(0)?, call.input(1)?);
     let axis = call.int("axis", 0);
     let indices = match (&params.elements, indices.numbers("indices")) {
@@ -24,7 +24,7 @@ pub(super) fn gather(call: &Call) -> Result<Vec<Value>, Stop> {
     one(compute::gather(params, &indices, axis, 0))
 }
 
-pub(super) fn gather_nd(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn gather_nd(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let Ok(batch) = usize::try_from(call.int("batch_dims", 0)) else {
         return unknown("has a negative number of dimensions");
     };
@@ -32,13 +32,13 @@ pub(super) fn gather_nd(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `GatherElements`: each element of the result comes from the same place but along an axis.
-pub(super) fn gather_elements(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn gather_elements(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (data, indices) = (call.input(0)?, call.input(1)?);
     one(same_places(&[data, indices], call.int("axis", 0), BY_INDEX, indices))
 }
 
 /// `ScatterElements`: the same in the other direction.
-pub(super) fn scatter_elements(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn scatter_elements(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (data, indices, updates) = (call.input(0)?, call.input(1)?, call.input(2)?);
     one(same_places(&[data, indices, updates], call.int("axis", 0), INTO, data))
 }
@@ -61,7 +61,7 @@ fn same_places(values: &[&Value], axis: i64, does: &str, like: &Value) -> Outcom
 }
 
 /// `ScatterND`: whole slices are put where constant indices say, which do not name a row.
-pub(super) fn scatter_nd(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn scatter_nd(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (data, indices, updates) = (call.input(0)?, call.input(1)?, call.input(2)?);
     one(deterministic(&[data, indices, updates], || {
         let (dims, at) = (data.known_dims()?, indices.known_dims()?);
@@ -85,14 +85,14 @@ pub(super) fn scatter_nd(call: &Call) -> Result<Vec<Value>, Stop> {
     }))
 }
 
-pub(super) fn one_hot(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn one_hot(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let values = call.input(2)?;
     let axis = call.int("axis", -1);
     one(compute::one_hot(call.input(0)?, call.input(1)?, &[values], axis, call.symbols))
 }
 
 /// `TopK`: the greatest elements along a dimension, and where they were along it.
-pub(super) fn top_k(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn top_k(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     call.constants_from(1)?;
     let count = match call.optional(1) {
@@ -115,7 +115,7 @@ pub(super) fn top_k(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Compress`: the elements along a dimension at which a constant says so.
-pub(super) fn compress(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn compress(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, condition) = (call.input(0)?, call.input(1)?);
     one(deterministic(&[value, condition], || {
         let mut dims = value.known_dims()?.to_vec();
@@ -134,7 +134,7 @@ pub(super) fn compress(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `ReverseSequence`: the first elements along one dimension, as many as another input says for each row.
-pub(super) fn reverse_sequence(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn reverse_sequence(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, lengths) = (call.input(0)?, call.input(1)?);
     one(deterministic(&[value, lengths], || {
         let dims = value.known_dims()?;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tensorserve_rows::{Stop, Symbols, Value, unknown, verdict};
 
-use super::call::{Call, Subgraphs, constant};
+use super::call::{OnnxCall, SubgraphRunner, constant};
 use super::table;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 24;
 const MAX_RANK: usize = 32;
 
 /// The analysis of a model.
-pub(super) struct Analysis {
+pub(super) struct OnnxAnalysis {
     pub(super) symbols: Symbols,
     functions: Vec<FunctionProto>,
     steps: Cell<usize>,
@@ -30,7 +30,7 @@ pub(super) struct Analysis {
 }
 
 /// The call of a function, or the model.
-pub(super) struct Frame<'f> {
+pub(super) struct CallFrame<'f> {
     opsets: &'f [OperatorSetIdProto],
     attributes: HashMap<&'f str, &'f AttributeProto>,
     /// The names of the calls, each with a `/`.
@@ -38,15 +38,15 @@ pub(super) struct Frame<'f> {
 }
 
 /// The values of a graph, within those of the graph around it.
-pub(super) struct Scope<'s> {
+pub(super) struct OnnxScope<'s> {
     values: HashMap<&'s str, Value>,
     tensors: HashMap<&'s str, &'s TensorProto>,
-    outer: Option<&'s Scope<'s>>,
+    outer: Option<&'s OnnxScope<'s>>,
 }
 
-impl<'f> Frame<'f> {
+impl<'f> CallFrame<'f> {
     pub(super) fn of_model(opsets: &'f [OperatorSetIdProto]) -> Self {
-        Frame { opsets, attributes: HashMap::new(), path: String::new() }
+        CallFrame { opsets, attributes: HashMap::new(), path: String::new() }
     }
 
     /// The version of the operators of `domain`.
@@ -66,7 +66,7 @@ impl<'f> Frame<'f> {
     }
 }
 
-impl<'s> Scope<'s> {
+impl<'s> OnnxScope<'s> {
     /// A value. That a graph around this one began an iteration of its loop with it says nothing here.
     fn value(&self, name: &str) -> Option<Value> {
         match self.values.get(name) {
@@ -83,9 +83,9 @@ impl<'s> Scope<'s> {
     }
 }
 
-impl Analysis {
+impl OnnxAnalysis {
     pub(super) fn new(functions: Vec<FunctionProto>) -> Self {
-        Analysis {
+        OnnxAnalysis {
             symbols: Symbols::default(),
             functions,
             steps: Cell::new(0),
@@ -99,11 +99,11 @@ impl Analysis {
         &self,
         graph: &GraphProto,
         inputs: Vec<(&str, Value)>,
-        outer: Option<&Scope>,
-        frame: &Frame,
+        outer: Option<&OnnxScope>,
+        frame: &CallFrame,
     ) -> Vec<Value> {
         let mut scope =
-            Scope { values: inputs.into_iter().collect(), tensors: HashMap::new(), outer };
+            OnnxScope { values: inputs.into_iter().collect(), tensors: HashMap::new(), outer };
         for tensor in &graph.initializer {
             scope.values.insert(&tensor.name, constant(tensor, &self.symbols));
             scope.tensors.insert(&tensor.name, tensor);
@@ -119,7 +119,7 @@ impl Analysis {
         graph.output.iter().map(|info| output(&info.name)).collect()
     }
 
-    fn nodes<'s>(&self, nodes: &'s [NodeProto], scope: &mut Scope<'s>, frame: &Frame) {
+    fn nodes<'s>(&self, nodes: &'s [NodeProto], scope: &mut OnnxScope<'s>, frame: &CallFrame) {
         for node in nodes {
             let results = self.node(node, scope, frame);
             let mut results = results.into_iter();
@@ -140,7 +140,7 @@ impl Analysis {
     }
 
     /// The results of an operator.
-    fn node(&self, node: &NodeProto, scope: &Scope, frame: &Frame) -> Vec<Value> {
+    fn node(&self, node: &NodeProto, scope: &OnnxScope, frame: &CallFrame) -> Vec<Value> {
         let count = node.output.len();
         let steps = self.steps.get().saturating_add(1 + node.input.len() + count);
         self.steps.set(steps);
@@ -168,8 +168,8 @@ impl Analysis {
         &self,
         node: &NodeProto,
         inputs: Vec<Option<Value>>,
-        scope: &Scope,
-        frame: &Frame,
+        scope: &OnnxScope,
+        frame: &CallFrame,
     ) -> Result<Vec<Value>, Stop> {
         let domain = table::domain(&node.domain);
         let Some(rule) = table::rule(domain, &node.op_type) else {
@@ -188,7 +188,7 @@ impl Analysis {
             .map(|(name, its)| AttributeProto { name: name.to_owned(), ..its.clone() })
             .collect();
         let own = node.attribute.iter().filter(|attribute| attribute.ref_attr_name.is_empty());
-        let call = Call {
+        let call = OnnxCall {
             version,
             attributes: own.chain(&resolved).collect(),
             tensors: node.input.iter().map(|name| scope.tensor(name)).collect(),
@@ -214,7 +214,7 @@ impl Analysis {
         function: &FunctionProto,
         node: &NodeProto,
         inputs: Vec<Option<Value>>,
-        frame: &Frame,
+        frame: &CallFrame,
     ) -> Result<Vec<Value>, Stop> {
         let domain = table::domain(&function.domain);
         let same = self
@@ -226,14 +226,14 @@ impl Analysis {
         }
         let defaults = function.attribute_proto.iter().map(|it| (it.name.as_str(), it));
         let given = node.attribute.iter().filter_map(|attribute| frame.resolve(attribute));
-        let inner = Frame {
+        let inner = CallFrame {
             opsets: &function.opset_import,
             attributes: defaults.chain(given).collect(),
             path: format!("{}/", named(node, frame)),
         };
         let names = function.input.iter().map(String::as_str);
         let given = names.zip(inputs).filter_map(|(name, value)| Some((name, value?)));
-        let mut scope = Scope { values: given.collect(), tensors: HashMap::new(), outer: None };
+        let mut scope = OnnxScope { values: given.collect(), tensors: HashMap::new(), outer: None };
         self.nested(|| {
             self.nodes(&function.node, &mut scope, &inner);
             let output = |name: &String| scope.value(name).unwrap_or_else(|| nothing_makes(name));
@@ -256,12 +256,12 @@ impl Analysis {
 
 /// The subgraphs of an operator.
 struct Within<'w> {
-    analysis: &'w Analysis,
-    scope: &'w Scope<'w>,
-    frame: &'w Frame<'w>,
+    analysis: &'w OnnxAnalysis,
+    scope: &'w OnnxScope<'w>,
+    frame: &'w CallFrame<'w>,
 }
 
-impl Subgraphs for Within<'_> {
+impl SubgraphRunner for Within<'_> {
     fn run(&self, graph: &GraphProto, inputs: Vec<Value>) -> Vec<Value> {
         let names = graph.input.iter().map(|input| input.name.as_str());
         let given = names.zip(inputs).collect();
@@ -276,7 +276,7 @@ impl Subgraphs for Within<'_> {
 }
 
 /// The name of an operator: its own, or that of its first output.
-fn named(node: &NodeProto, frame: &Frame) -> String {
+fn named(node: &NodeProto, frame: &CallFrame) -> String {
     let name = match node.name.as_str() {
         "" => node.output.first().map_or("", String::as_str),
         name => name,

@@ -4,14 +4,14 @@ use tensorserve_rows::plain::{axis_of, deterministic, dimension, elementwise, wi
 use tensorserve_rows::slices::{self, SliceOf};
 use tensorserve_rows::{Outcome, Size, Stop, Value, compute, mixed, product, shapes, unknown};
 
-use super::call::{Call, one};
+use super::call::{OnnxCall, one};
 
 const NORMALIZES: &str = "normalizes over the rows of the batch";
 
 /// From this end on, a slice takes all of a dimension.
 const TO_THE_END: i64 = i32::MAX as i64;
 
-pub(super) fn shape(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn shape(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let shape = shapes::shape_of(call.input(0)?)?;
     let (start, end) = (call.int("start", 0), call.attribute("end").and_then(|end| end.i));
     if start == 0 && end.is_none() {
@@ -22,11 +22,11 @@ pub(super) fn shape(call: &Call) -> Result<Vec<Value>, Stop> {
     one(part.map_or_else(|| unknown("takes a part of a shape"), Ok))
 }
 
-pub(super) fn size(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn size(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(shapes::size_of(call.input(0)?))
 }
 
-pub(super) fn reshape(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn reshape(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let shape = match call.optional(1) {
         Some(shape) => shape.clone(),
@@ -55,7 +55,7 @@ fn rank_unknown<T>() -> Result<T, Stop> {
 }
 
 /// `Flatten`: a matrix, of the dimensions before an axis and of those behind it.
-pub(super) fn flatten(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn flatten(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     one(deterministic(&[value], || {
         let dims = value.known_dims()?;
@@ -70,7 +70,7 @@ pub(super) fn flatten(call: &Call) -> Result<Vec<Value>, Stop> {
     }))
 }
 
-pub(super) fn transpose(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn transpose(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let perm = match (call.ints("perm"), value.rank()) {
         (Some(perm), _) => perm.to_vec(),
@@ -81,7 +81,7 @@ pub(super) fn transpose(call: &Call) -> Result<Vec<Value>, Stop> {
     one(shapes::transpose(value, &perm))
 }
 
-pub(super) fn squeeze(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn squeeze(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let axes = match call.numbers("axes", 1) {
         Ok(axes) => axes.unwrap_or_default(),
         Err(stop) => return one(deterministic(&call.from(0), || Err(stop))),
@@ -89,7 +89,7 @@ pub(super) fn squeeze(call: &Call) -> Result<Vec<Value>, Stop> {
     one(shapes::squeeze(call.input(0)?, &axes))
 }
 
-pub(super) fn unsqueeze(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn unsqueeze(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let axes = match call.numbers("axes", 1) {
         Ok(Some(axes)) if axes.len() <= 8 => axes,
@@ -111,7 +111,7 @@ pub(super) fn unsqueeze(call: &Call) -> Result<Vec<Value>, Stop> {
     one(Ok(value))
 }
 
-pub(super) fn concat(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn concat(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let axis = match call.attribute("axis") {
         Some(axis) => axis.i.unwrap_or(0),
         None => 1,
@@ -119,7 +119,7 @@ pub(super) fn concat(call: &Call) -> Result<Vec<Value>, Stop> {
     one(shapes::concat(&call.from(0), axis, call.symbols))
 }
 
-pub(super) fn split(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn split(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let sizes = match call.numbers("split", 1) {
         Ok(sizes) => sizes,
         Err(_) => Some(vec![-1; call.outputs]),
@@ -130,11 +130,11 @@ pub(super) fn split(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Expand`: a size of 1 keeps that of the input.
-pub(super) fn expand(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn expand(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(shapes::broadcast_to(call.input(0)?, call.input(1)?, call.symbols))
 }
 
-pub(super) fn tile(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn tile(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     if call.version < 6 {
         return unknown("repeats a tensor as an old version does");
     }
@@ -142,7 +142,7 @@ pub(super) fn tile(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Pad`: first the sizes before each dimension, then those behind each.
-pub(super) fn pad(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn pad(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     if let Some(filler) = call.optional(2).filter(|filler| !filler.is_constant()) {
         return one(deterministic(&[value, filler], || {
@@ -173,7 +173,7 @@ pub(super) fn pad(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `ConstantOfShape`, with its elements if they are few integers.
-pub(super) fn constant_of_shape(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn constant_of_shape(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let shape = call.input(0)?;
     let value = shapes::fill(shape)?;
     let element = match call.attribute("value").and_then(|value| value.t.as_ref()) {
@@ -191,12 +191,12 @@ pub(super) fn constant_of_shape(call: &Call) -> Result<Vec<Value>, Stop> {
     one(Ok(Value { elements: Some(vec![Size::number(element); count]), ..value }))
 }
 
-pub(super) fn range(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn range(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     one(shapes::range(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols))
 }
 
 /// `Slice`: a part of some dimensions.
-pub(super) fn slice(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn slice(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let bounds = [("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)];
     let inputs = call.from(1);
@@ -302,7 +302,7 @@ pub(super) fn kept_along(value: &Value, axis: i64, does: &str) -> Outcome {
 }
 
 /// `Softmax` and the like: before version 13, over all dimensions from an axis on.
-pub(super) fn softmax(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn softmax(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     if call.version >= 13 {
         return one(compute::along(value, call.int("axis", -1), NORMALIZES));
@@ -323,13 +323,13 @@ pub(super) fn from_axis(value: &Value, axis: i64, does: &str) -> Outcome {
 }
 
 /// `LpNormalization`.
-pub(super) fn normalize_last(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn normalize_last(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let axis = call.int("axis", -1);
     one(compute::along(call.input(0)?, axis, NORMALIZES))
 }
 
 /// `CumSum`: its second input is the dimension.
-pub(super) fn running(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn running(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (value, axis) = (call.input(0)?, call.input(1)?);
     one(deterministic(&[value, axis], || {
         let axis = axis.number("a dimension")?;
@@ -340,23 +340,23 @@ pub(super) fn running(call: &Call) -> Result<Vec<Value>, Stop> {
 const REDUCES: &str = "combines the rows of the batch";
 
 /// `ReduceMean` and the like.
-pub(super) fn reduce(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn reduce(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     reduced(call, None)
 }
 
 /// `ReduceProd`, also of sizes.
-pub(super) fn reduce_product(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn reduce_product(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     reduced(call, Some(|a: &Size, b: &Size, _: &_| a.times(b)))
 }
 
 /// `ReduceSum`, also of sizes.
-pub(super) fn reduce_sum(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn reduce_sum(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     reduced(call, Some(Size::plus))
 }
 
 type Fold = fn(&Size, &Size, &tensorserve_rows::Symbols) -> Size;
 
-fn reduced(call: &Call, fold: Option<Fold>) -> Result<Vec<Value>, Stop> {
+fn reduced(call: &OnnxCall, fold: Option<Fold>) -> Result<Vec<Value>, Stop> {
     let value = call.input(0)?;
     let keep = call.int("keepdims", 1) != 0;
     let axes = match call.numbers("axes", 1) {
@@ -389,7 +389,7 @@ fn over(value: &Value, axes: Option<&[i64]>, keep: bool) -> Outcome {
 }
 
 /// `ArgMax` and `ArgMin`.
-pub(super) fn place_of_extreme(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn place_of_extreme(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let (axis, keep) = (call.int("axis", 0), call.int("keepdims", 1) != 0);
     one(shapes::reduce(call.input(0)?, Some(&[axis]), keep, "compares the rows of the batch"))
 }

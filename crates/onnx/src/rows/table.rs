@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use tensorserve_rows::{Stop, Value, mixed};
+use tensorserve_rows::{OperationResults, Stop, Value, mixed};
 
-use super::call::Call;
+use super::call::OnnxCall;
 use super::{control, elements, images, layers, learning, places, shapes};
 
 /// Gives the results of an operator.
-pub(super) type Rule = fn(&Call) -> Result<Vec<Value>, Stop>;
+pub(super) type OnnxRule = fn(&OnnxCall) -> OperationResults;
 
 /// Each element of the result comes from the elements at the same place of the inputs.
 const ELEMENTS: &[&str] = &[
@@ -71,7 +71,7 @@ const ELEMENTS: &[&str] = &[
 ];
 
 /// The other operators of the standard.
-const STANDARD: &[(&str, Rule)] = &[
+const STANDARD: &[(&str, OnnxRule)] = &[
     // Elements at the same place, of small integers that may be sizes.
     ("Add", elements::add),
     ("And", elements::and),
@@ -220,7 +220,7 @@ const LOSS: &str = "averages a loss over the rows";
 const RANDOM: &str = "draws random numbers, which differ with the place in the batch";
 
 /// Operators of classical models: a matrix has one example in each row.
-const LEARNING: &[(&str, Rule)] = &[
+const LEARNING: &[(&str, OnnxRule)] = &[
     ("ArrayFeatureExtractor", learning::extract),
     ("Binarizer", elements::each_of_first),
     ("CategoryMapper", elements::each_of_first),
@@ -240,7 +240,7 @@ const LEARNING: &[(&str, Rule)] = &[
 ];
 
 /// Operators of ONNX Runtime, which its optimizers write.
-const MICROSOFT: &[(&str, Rule)] = &[
+const MICROSOFT: &[(&str, OnnxRule)] = &[
     ("BiasGelu", elements::each),
     ("FastGelu", elements::each),
     ("Gelu", elements::each),
@@ -270,7 +270,7 @@ const MICROSOFT: &[(&str, Rule)] = &[
 ];
 
 /// Images of a shape that is not followed.
-fn images_of_other_shape(call: &Call) -> Result<Vec<Value>, Stop> {
+fn images_of_other_shape(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let value = tensorserve_rows::compute::examples(call.input(0)?, &call.from(1), None)?;
     Ok(vec![value])
 }
@@ -281,11 +281,11 @@ pub(super) fn domain(name: &str) -> &str {
 }
 
 /// What the operator `name` does.
-pub(super) fn rule(domain: &str, name: &str) -> Option<Rule> {
-    static RULES: OnceLock<HashMap<(&str, &str), Rule>> = OnceLock::new();
+pub(super) fn rule(domain: &str, name: &str) -> Option<OnnxRule> {
+    static RULES: OnceLock<HashMap<(&str, &str), OnnxRule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
-        let each: Rule = elements::each;
-        let mut rules: HashMap<(&str, &str), Rule> =
+        let each: OnnxRule = elements::each;
+        let mut rules: HashMap<(&str, &str), OnnxRule> =
             ELEMENTS.iter().map(|name| (("", *name), each)).collect();
         let tables = [("", STANDARD), ("ai.onnx.ml", LEARNING), ("com.microsoft", MICROSOFT)];
         for (domain, table) in tables {

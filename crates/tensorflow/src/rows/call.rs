@@ -29,7 +29,7 @@ fn is_integer(number: i32) -> bool {
 }
 
 /// What runs the graph that the operation is in.
-pub(super) trait Interpreter {
+pub(super) trait GraphInterpreter {
     fn symbols(&self) -> &Symbols;
 
     /// Whether there is a function of this name.
@@ -43,13 +43,13 @@ pub(super) trait Interpreter {
 }
 
 /// An operation that is looked at.
-pub(super) struct Call<'c, 'a> {
+pub(super) struct TensorFlowCall<'c, 'a> {
     pub(super) node: &'a NodeDef,
     pub(super) inputs: Vec<Value>,
-    pub(super) interpreter: &'c dyn Interpreter,
+    pub(super) interpreter: &'c dyn GraphInterpreter,
 }
 
-impl<'a> Call<'_, 'a> {
+impl<'a> TensorFlowCall<'_, 'a> {
     pub(super) fn symbols(&self) -> &Symbols {
         self.interpreter.symbols()
     }

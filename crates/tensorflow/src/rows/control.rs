@@ -2,28 +2,28 @@
 
 use tensorserve_rows::{Flow, Stop, Symbols, Value, loops, mixed, unknown};
 
-use super::call::Call;
+use super::call::TensorFlowCall;
 
 /// A call of a function.
-pub(super) fn call(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn call(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     call.interpreter.call(call.function("f")?, &call.inputs)
 }
 
 /// `If`: one of two functions.
-pub(super) fn choose(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn choose(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let branches = [call.function("else_branch")?, call.function("then_branch")?];
     branch(call, &branches, |index| usize::from(index != 0))
 }
 
 /// `Case`: one of several functions; the last one for a number out of range.
-pub(super) fn case(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn case(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let branches = call.functions("branches");
     let last = branches.len().saturating_sub(1);
     branch(call, &branches, |index| usize::try_from(index).map_or(last, |index| index.min(last)))
 }
 
 fn branch(
-    call: &Call,
+    call: &TensorFlowCall,
     branches: &[&str],
     place: impl Fn(i64) -> usize,
 ) -> Result<Vec<Value>, Stop> {
@@ -59,7 +59,7 @@ fn of_item(value: Value) -> Result<Value, Stop> {
 }
 
 /// `While`: as long as a function says so.
-pub(super) fn repeat(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn repeat(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let (condition, body) = (call.function("cond")?, call.function("body")?);
     let interpreter = call.interpreter;
     let initial = &call.inputs;
@@ -94,7 +94,7 @@ pub(super) fn repeat(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Switch` of TensorFlow 1: its input on one of two paths.
-pub(super) fn switch(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn switch(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let (value, condition) = (call.input(0)?, call.input(1)?);
     let dead = || Value::new(Flow::Dead, None);
     match (&condition.flow, condition.number("a condition")) {
@@ -107,7 +107,7 @@ pub(super) fn switch(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// `Merge` of TensorFlow 1: the input that comes.
-pub(super) fn merge(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn merge(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let branches = call.inputs.iter().map(|value| vec![value.clone()]).collect();
     let mut value = joined(branches, call.symbols())?;
     value.push(Value::constant_of(&[], call.symbols()));

@@ -2,14 +2,14 @@
 
 use tensorserve_rows::compute::{self};
 use tensorserve_rows::plain::{axis_of, deterministic, elementwise};
-use tensorserve_rows::{Flow, Outcome, Size, Stop, Value, lists, mixed, ragged, unknown};
+use tensorserve_rows::{
+    Flow, OperationResults, Outcome, Size, Value, lists, mixed, ragged, unknown,
+};
 
-use super::call::{Call, sizes};
-
-type Outcomes = Result<Vec<Value>, Stop>;
+use super::call::{TensorFlowCall, sizes};
 
 /// A table maps each key by itself; table and default are the same for every batch.
-pub(super) fn table_find(call: &Call) -> Outcome {
+pub(super) fn table_find(call: &TensorFlowCall) -> Outcome {
     let [table, keys, default] = call.inputs.as_slice() else {
         return unknown("has another number of inputs than expected");
     };
@@ -20,12 +20,12 @@ pub(super) fn table_find(call: &Call) -> Outcome {
 }
 
 /// A scalar that is the same for every batch.
-pub(super) fn constant_scalar(call: &Call) -> Outcome {
+pub(super) fn constant_scalar(call: &TensorFlowCall) -> Outcome {
     Ok(Value::constant_of(&[], call.symbols()))
 }
 
 /// Where values belong among sorted numbers, which are the same for every batch.
-pub(super) fn search(call: &Call) -> Outcome {
+pub(super) fn search(call: &TensorFlowCall) -> Outcome {
     let (sorted, values) = (call.input(0)?, call.input(1)?);
     deterministic(&[sorted, values], || {
         let is_one =
@@ -37,7 +37,7 @@ pub(super) fn search(call: &Call) -> Outcome {
     })
 }
 
-pub(super) fn split_text(call: &Call) -> Outcomes {
+pub(super) fn split_text(call: &TensorFlowCall) -> OperationResults {
     if call.inputs.iter().skip(1).any(|other| !other.is_constant()) {
         return mixed("takes parameters that depend on the batch");
     }
@@ -45,7 +45,7 @@ pub(super) fn split_text(call: &Call) -> Outcomes {
     Ok(vec![rows.indices, rows.values, rows.shape])
 }
 
-pub(super) fn ragged_to_tensor(call: &Call) -> Outcome {
+pub(super) fn ragged_to_tensor(call: &TensorFlowCall) -> Outcome {
     let [shape, values, default, partitions @ ..] = call.inputs.as_slice() else {
         return unknown("has fewer inputs than expected");
     };
@@ -60,7 +60,7 @@ pub(super) fn ragged_to_tensor(call: &Call) -> Outcome {
 }
 
 /// How often each number is in each row of various length.
-pub(super) fn ragged_count(call: &Call) -> Outcome {
+pub(super) fn ragged_count(call: &TensorFlowCall) -> Outcome {
     let [splits, values, size, weights] = call.inputs.as_slice() else {
         return unknown("has another number of inputs than expected");
     };
@@ -75,17 +75,17 @@ pub(super) fn ragged_count(call: &Call) -> Outcome {
     }
 }
 
-pub(super) fn count(call: &Call) -> Outcome {
+pub(super) fn count(call: &TensorFlowCall) -> Outcome {
     ragged::count(call.input(0)?, call.input(1)?, call.input(2)?)
 }
 
-pub(super) fn segments(call: &Call) -> Outcome {
+pub(super) fn segments(call: &TensorFlowCall) -> Outcome {
     ragged::segments(call.input(0)?, call.input(1)?, call.inputs.get(2))
 }
 
 /// `ParseExampleV2`: features of a fixed length have one row for each example; others have rows of various
 /// lengths.
-pub(super) fn parse_examples(call: &Call) -> Outcomes {
+pub(super) fn parse_examples(call: &TensorFlowCall) -> OperationResults {
     let (examples, names) = (call.input(0)?, call.input(1)?);
     let sparse_count = usize::try_from(call.int("num_sparse").unwrap_or(0)).unwrap_or(0);
     let is_empty = |value: &Value| {
@@ -137,12 +137,12 @@ fn dense_feature(examples: &Value, sizes: &[i64], unknown_rank: bool) -> Outcome
 }
 
 /// Several results for each element.
-pub(super) fn each_of(call: &Call, count: usize) -> Outcomes {
+pub(super) fn each_of(call: &TensorFlowCall, count: usize) -> OperationResults {
     let first = elementwise(&[call.input(0)?], call.symbols())?;
     Ok(vec![first; count.min(1 << 12)])
 }
 
-pub(super) fn decode_csv(call: &Call) -> Outcomes {
+pub(super) fn decode_csv(call: &TensorFlowCall) -> OperationResults {
     if call.inputs.iter().skip(1).any(|other| !other.is_constant()) {
         return mixed("takes parameters that depend on the batch");
     }
@@ -150,7 +150,7 @@ pub(super) fn decode_csv(call: &Call) -> Outcomes {
 }
 
 /// Bytes as numbers: a new last dimension, of the same size for all.
-pub(super) fn decode_raw(call: &Call) -> Outcome {
+pub(super) fn decode_raw(call: &TensorFlowCall) -> Outcome {
     let value = elementwise(&[call.input(0)?], call.symbols())?;
     let symbol = call.symbols().fresh();
     Ok(Value {
@@ -163,26 +163,26 @@ pub(super) fn decode_raw(call: &Call) -> Outcome {
     })
 }
 
-pub(super) fn list_reserve(call: &Call) -> Outcome {
+pub(super) fn list_reserve(call: &TensorFlowCall) -> Outcome {
     lists::reserve(call.input(1)?)
 }
 
-pub(super) fn list_from(call: &Call) -> Outcome {
+pub(super) fn list_from(call: &TensorFlowCall) -> Outcome {
     lists::from_tensor(call.input(0)?)
 }
 
-pub(super) fn list_get(call: &Call) -> Outcome {
+pub(super) fn list_get(call: &TensorFlowCall) -> Outcome {
     lists::get(call.input(0)?, call.input(1)?)
 }
 
-pub(super) fn list_set(call: &Call) -> Outcome {
+pub(super) fn list_set(call: &TensorFlowCall) -> Outcome {
     lists::set(call.input(0)?, call.input(1)?, call.input(2)?, call.symbols())
 }
 
-pub(super) fn list_stack(call: &Call) -> Outcome {
+pub(super) fn list_stack(call: &TensorFlowCall) -> Outcome {
     lists::stack(call.input(0)?, call.input(1)?, call.symbols())
 }
 
-pub(super) fn list_length(call: &Call) -> Outcome {
+pub(super) fn list_length(call: &TensorFlowCall) -> Outcome {
     lists::length(call.input(0)?)
 }

@@ -2,13 +2,11 @@
 
 use tensorserve_rows::compute::{self, Window};
 use tensorserve_rows::plain::{axis_of, deterministic};
-use tensorserve_rows::{Outcome, Size, Stop, Value, mixed, unknown};
+use tensorserve_rows::{OperationResults, Outcome, Size, Value, mixed, unknown};
 
-use super::call::Call;
+use super::call::TensorFlowCall;
 
-type Outcomes = Result<Vec<Value>, Stop>;
-
-pub(super) fn batch_norm(call: &Call) -> Outcomes {
+pub(super) fn batch_norm(call: &TensorFlowCall) -> OperationResults {
     let value = call.input(0)?;
     let others: Vec<&Value> = call.inputs.iter().skip(1).collect();
     // An absent attribute has its default, true.
@@ -24,7 +22,11 @@ pub(super) fn batch_norm(call: &Call) -> Outcomes {
 }
 
 /// The sizes of images in a result of `channels` channels.
-fn image_dims(call: &Call, windows: &[Window], channels: Option<Size>) -> Option<Vec<Size>> {
+fn image_dims(
+    call: &TensorFlowCall,
+    windows: &[Window],
+    channels: Option<Size>,
+) -> Option<Vec<Size>> {
     let dims = call.inputs.first()?.dims.as_ref()?;
     if dims.len() != windows.len() + 2 {
         return None;
@@ -43,7 +45,7 @@ fn image_dims(call: &Call, windows: &[Window], channels: Option<Size>) -> Option
 }
 
 /// Windows of these sizes, moved and padded as the attributes say.
-fn windows(call: &Call, sizes: &[i64]) -> Option<Vec<Window>> {
+fn windows(call: &TensorFlowCall, sizes: &[i64]) -> Option<Vec<Window>> {
     let at = |list: &[i64], index: usize, default: i64| {
         let skipped = if call.channels_first() { 2 } else { 1 };
         if list.is_empty() { Some(default) } else { list.get(skipped + index).copied() }
@@ -67,7 +69,7 @@ fn windows(call: &Call, sizes: &[i64]) -> Option<Vec<Window>> {
 }
 
 /// A convolution of two or three dimensions.
-pub(super) fn convolution(call: &Call) -> Outcome {
+pub(super) fn convolution(call: &TensorFlowCall) -> Outcome {
     let filter = call.input(1)?;
     let kernel = filter.dims.as_ref().map_or(Vec::new(), Clone::clone);
     let numbers: Option<Vec<i64>> = kernel.iter().map(Size::as_number).collect();
@@ -84,7 +86,7 @@ pub(super) fn convolution(call: &Call) -> Outcome {
 }
 
 /// A pooling over windows.
-pub(super) fn pool(call: &Call) -> Outcome {
+pub(super) fn pool(call: &TensorFlowCall) -> Outcome {
     let ksize = call.ints("ksize");
     if ksize.first().is_some_and(|size| *size != 1) {
         return mixed("pools over the rows of the batch");
@@ -97,7 +99,7 @@ pub(super) fn pool(call: &Call) -> Outcome {
     compute::examples(call.input(0)?, &[], inner)
 }
 
-pub(super) fn pool_with_places(call: &Call) -> Outcomes {
+pub(super) fn pool_with_places(call: &TensorFlowCall) -> OperationResults {
     let result = pool(call)?;
     let places = match call.flag("include_batch_in_index") && axis_of(&result).is_some() {
         true => return mixed("counts places over the whole batch"),
@@ -107,7 +109,7 @@ pub(super) fn pool_with_places(call: &Call) -> Outcomes {
 }
 
 /// A transposed convolution: sizes, filter, value.
-pub(super) fn transposed_convolution(call: &Call) -> Outcome {
+pub(super) fn transposed_convolution(call: &TensorFlowCall) -> Outcome {
     let [sizes, filter, value] = call.inputs.as_slice() else {
         return unknown("has another number of inputs than expected");
     };
@@ -129,7 +131,7 @@ pub(super) fn transposed_convolution(call: &Call) -> Outcome {
 }
 
 /// Images in another size.
-pub(super) fn resize(call: &Call) -> Outcome {
+pub(super) fn resize(call: &TensorFlowCall) -> Outcome {
     let (value, size) = (call.input(0)?, call.input(1)?);
     let others: Vec<&Value> = call.inputs.iter().skip(1).collect();
     let inner = match (value.dims.as_deref(), &size.elements) {
@@ -142,7 +144,7 @@ pub(super) fn resize(call: &Call) -> Outcome {
 }
 
 /// An operation on images that keeps their shape.
-pub(super) fn images(call: &Call) -> Outcome {
+pub(super) fn images(call: &TensorFlowCall) -> Outcome {
     let value = call.input(0)?;
     let others: Vec<&Value> = call.inputs.iter().skip(1).collect();
     let inner = value.dims.as_ref().and_then(|dims| dims.get(1..)).map(<[Size]>::to_vec);
@@ -150,7 +152,7 @@ pub(super) fn images(call: &Call) -> Outcome {
 }
 
 /// The contrast of each image, which the last three dimensions are.
-pub(super) fn contrast(call: &Call) -> Outcome {
+pub(super) fn contrast(call: &TensorFlowCall) -> Outcome {
     if !call.input(1)?.is_constant() {
         return compute::whole(&call.all(), "takes parameters that depend on the batch");
     }
@@ -161,7 +163,7 @@ pub(super) fn contrast(call: &Call) -> Outcome {
 }
 
 /// An operation on images whose result has another, fixed shape.
-pub(super) fn images_of_other_shape(call: &Call) -> Outcome {
+pub(super) fn images_of_other_shape(call: &TensorFlowCall) -> Outcome {
     let value = call.input(0)?;
     let others: Vec<&Value> = call.inputs.iter().skip(1).collect();
     let inner = value.dims.as_ref().and_then(|dims| dims.get(1..));
@@ -169,7 +171,7 @@ pub(super) fn images_of_other_shape(call: &Call) -> Outcome {
     compute::examples(value, &others, inner)
 }
 
-pub(super) fn combined_suppression(call: &Call) -> Outcomes {
+pub(super) fn combined_suppression(call: &TensorFlowCall) -> OperationResults {
     let [boxes, scores, others @ ..] = call.inputs.as_slice() else {
         return unknown("has fewer inputs than expected");
     };
@@ -198,18 +200,18 @@ pub(super) fn combined_suppression(call: &Call) -> Outcomes {
     ])
 }
 
-pub(super) fn to_batches(call: &Call) -> Outcome {
+pub(super) fn to_batches(call: &TensorFlowCall) -> Outcome {
     let others: Vec<&Value> = call.inputs.iter().skip(2).collect();
     compute::to_batches(call.input(0)?, call.input(1)?, &others, call.symbols())
 }
 
-pub(super) fn from_batches(call: &Call) -> Outcome {
+pub(super) fn from_batches(call: &TensorFlowCall) -> Outcome {
     let others: Vec<&Value> = call.inputs.iter().skip(2).collect();
     compute::from_batches(call.input(0)?, call.input(1)?, &others, call.symbols())
 }
 
 /// An operation on the last two dimensions of each tensor that keeps the shape.
-pub(super) fn matrices(call: &Call) -> Outcome {
+pub(super) fn matrices(call: &TensorFlowCall) -> Outcome {
     let value = call.input(0)?;
     let dims = value.dims.as_deref().unwrap_or_default();
     let last = dims.len().checked_sub(2).and_then(|first| dims.get(first..));
@@ -221,7 +223,7 @@ pub(super) fn matrices(call: &Call) -> Outcome {
 }
 
 /// The diagonals of matrices, or matrices of diagonals.
-pub(super) fn diagonals(call: &Call) -> Outcome {
+pub(super) fn diagonals(call: &TensorFlowCall) -> Outcome {
     let value = call.input(0)?;
     if call.inputs.iter().skip(1).any(|other| !other.is_constant()) {
         return compute::whole(&call.all(), "takes parameters that depend on the batch");
@@ -238,7 +240,7 @@ pub(super) fn diagonals(call: &Call) -> Outcome {
 }
 
 /// A Fourier transform along the last dimension.
-pub(super) fn transform(call: &Call) -> Outcome {
+pub(super) fn transform(call: &TensorFlowCall) -> Outcome {
     let value = call.input(0)?;
     let last = value.dims.as_ref().and_then(|dims| dims.last()).cloned();
     let size = match (call.inputs.get(1), last) {

@@ -12,7 +12,7 @@ use tensorserve_proto::tensorflow::{FunctionDef, GraphDef};
 use tensorserve_rows::{Flow, Symbols, Value, verdict};
 use tensorserve_tensor::{RowDependence, Signature};
 
-use self::run::{Analysis, Scope};
+use self::run::{TensorFlowAnalysis, TensorFlowScope};
 use crate::graph::OpRegistry;
 
 mod call;
@@ -39,7 +39,7 @@ pub(super) fn dependence(
     let functions: HashMap<&str, &FunctionDef> = library
         .filter_map(|function| Some((function.signature.as_ref()?.name.as_str(), function)))
         .collect();
-    let analysis = Analysis {
+    let analysis = TensorFlowAnalysis {
         symbols: Symbols::default(),
         registry,
         functions: &functions,
@@ -47,7 +47,7 @@ pub(super) fn dependence(
         steps: Cell::new(0),
         depth: Cell::new(0),
     };
-    let mut scope = Scope {
+    let mut scope = TensorFlowScope {
         nodes: graph.node.iter().map(|node| (node.name.as_str(), node)).collect(),
         given: HashMap::new(),
     };

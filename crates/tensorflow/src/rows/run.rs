@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
 use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown, verdict};
 
-use super::call::{Call, Interpreter};
+use super::call::{GraphInterpreter, TensorFlowCall};
 use super::table;
 use crate::graph::OpRegistry;
 
@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 48;
 const MAX_ROUNDS: usize = 12;
 
 /// The analysis of one signature.
-pub(super) struct Analysis<'a> {
+pub(super) struct TensorFlowAnalysis<'a> {
     pub(super) symbols: Symbols,
     pub(super) registry: &'a OpRegistry,
     pub(super) functions: &'a HashMap<&'a str, &'a FunctionDef>,
@@ -30,19 +30,19 @@ pub(super) struct Analysis<'a> {
 }
 
 /// The nodes of a graph or of a function, and the values of tensors that are given.
-pub(super) struct Scope<'a> {
+pub(super) struct TensorFlowScope<'a> {
     pub(super) nodes: HashMap<&'a str, &'a NodeDef>,
     /// By their names in inputs.
     pub(super) given: HashMap<String, Value>,
 }
 
-type Values<'a> = HashMap<&'a str, Vec<Value>>;
+type GraphValues<'a> = HashMap<&'a str, Vec<Value>>;
 
-impl<'a> Analysis<'a> {
+impl<'a> TensorFlowAnalysis<'a> {
     /// The values of the tensors `wanted`.
-    pub(super) fn run(&self, scope: &Scope<'a>, wanted: &[&'a str]) -> Vec<Value> {
+    pub(super) fn run(&self, scope: &TensorFlowScope<'a>, wanted: &[&'a str]) -> Vec<Value> {
         let order = order(scope, wanted);
-        let mut values = Values::new();
+        let mut values = GraphValues::new();
         for _ in 0..MAX_ROUNDS {
             for node in &order {
                 if node.op != "NextIteration" {
@@ -59,7 +59,12 @@ impl<'a> Analysis<'a> {
     }
 
     /// Carries the values of loops of TensorFlow 1 to their next iteration. Whether one has changed.
-    fn iterate(&self, scope: &Scope<'a>, order: &[&'a NodeDef], values: &mut Values<'a>) -> bool {
+    fn iterate(
+        &self,
+        scope: &TensorFlowScope<'a>,
+        order: &[&'a NodeDef],
+        values: &mut GraphValues<'a>,
+    ) -> bool {
         let mut changed = false;
         for node in order.iter().filter(|node| node.op == "NextIteration") {
             let Some(input) = node.input.first() else { continue };
@@ -82,7 +87,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The value of the tensor `name`, as an input names it.
-    fn tensor(&self, scope: &Scope<'a>, values: &Values<'a>, name: &str) -> Value {
+    fn tensor(&self, scope: &TensorFlowScope<'a>, values: &GraphValues<'a>, name: &str) -> Value {
         if let Some(value) = scope.given.get(name) {
             return value.clone();
         }
@@ -112,7 +117,7 @@ impl<'a> Analysis<'a> {
     /// The number of element `index` of the output `output` among all outputs of `node`.
     fn output_index(
         &self,
-        scope: &Scope<'a>,
+        scope: &TensorFlowScope<'a>,
         node: &str,
         output: &str,
         index: &str,
@@ -128,7 +133,12 @@ impl<'a> Analysis<'a> {
         first.checked_add(index.parse().ok()?)
     }
 
-    fn evaluate(&self, scope: &Scope<'a>, values: &Values<'a>, node: &'a NodeDef) -> Vec<Value> {
+    fn evaluate(
+        &self,
+        scope: &TensorFlowScope<'a>,
+        values: &GraphValues<'a>,
+        node: &'a NodeDef,
+    ) -> Vec<Value> {
         let steps = self.steps.get().saturating_add(1);
         self.steps.set(steps);
         if steps > MAX_STEPS {
@@ -148,7 +158,7 @@ impl<'a> Analysis<'a> {
         {
             return vec![lost.clone()];
         }
-        let call = Call { node, inputs, interpreter: self };
+        let call = TensorFlowCall { node, inputs, interpreter: self };
         match (table::apply(&call), verdict::lost(call.inputs.iter())) {
             (Ok(outputs), _) => outputs,
             (Err(_), Some(lost)) if !is_call => vec![lost.clone()],
@@ -157,7 +167,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-impl Interpreter for Analysis<'_> {
+impl GraphInterpreter for TensorFlowAnalysis<'_> {
     fn symbols(&self) -> &Symbols {
         &self.symbols
     }
@@ -186,7 +196,7 @@ impl Interpreter for Analysis<'_> {
             ));
         }
         let given = signature.input_arg.iter().zip(arguments);
-        let scope = Scope {
+        let scope = TensorFlowScope {
             nodes: function.node_def.iter().map(|node| (node.name.as_str(), node)).collect(),
             given: given.map(|(arg, value)| (arg.name.clone(), value.clone())).collect(),
         };
@@ -214,7 +224,7 @@ fn node_name(input: &str) -> Option<&str> {
 
 /// The nodes that the tensors `wanted` depend on, each behind those that it depends on, but for those that
 /// begin a next iteration: they are at the end.
-fn order<'a>(scope: &Scope<'a>, wanted: &[&'a str]) -> Vec<&'a NodeDef> {
+fn order<'a>(scope: &TensorFlowScope<'a>, wanted: &[&'a str]) -> Vec<&'a NodeDef> {
     let mut found = Vec::new();
     let mut seen: HashSet<&str> = HashSet::new();
     let mut loops: Vec<&'a NodeDef> = Vec::new();
@@ -233,7 +243,7 @@ fn order<'a>(scope: &Scope<'a>, wanted: &[&'a str]) -> Vec<&'a NodeDef> {
 }
 
 fn visit<'a>(
-    scope: &Scope<'a>,
+    scope: &TensorFlowScope<'a>,
     root: &'a str,
     seen: &mut HashSet<&'a str>,
     found: &mut Vec<&'a NodeDef>,

@@ -6,20 +6,20 @@ use std::sync::OnceLock;
 
 use tensorserve_rows::integers::Integers;
 use tensorserve_rows::plain::{elementwise, plain_flow};
-use tensorserve_rows::{Outcome, Stop, Value, compute, mixed, unknown};
+use tensorserve_rows::{OperationResults, Outcome, Stop, Value, compute, mixed, unknown};
 
-use super::call::Call;
+use super::call::TensorFlowCall;
 use super::{control, features, images, rules, slicing};
 
 /// Gives the results of an operation.
-type Function = fn(&Call) -> Result<Vec<Value>, Stop>;
+type TensorFlowRuleFn = fn(&TensorFlowCall) -> OperationResults;
 
 /// What an operation does.
 #[derive(Clone, Copy)]
-enum Rule {
+enum TensorFlowRule {
     /// Each element comes from the elements at the same place of all inputs, which are broadcast.
     Elements,
-    /// As [`Rule::Elements`], of small integers that may be sizes.
+    /// As [`TensorFlowRule::Elements`], of small integers that may be sizes.
     Integers(Integers),
     /// Its first input, unchanged.
     Keeps,
@@ -32,12 +32,12 @@ enum Rule {
     /// The operation gives other results in a batch, whatever its inputs are.
     Mixes(&'static str),
     /// A function gives its only result.
-    By(fn(&Call) -> Outcome),
+    By(fn(&TensorFlowCall) -> Outcome),
     /// A function gives its results.
-    Each(Function),
+    Each(TensorFlowRuleFn),
 }
 
-use Rule::{By, Constant, Each, Elements, Keeps, Last, Mixes, Whole};
+use TensorFlowRule::{By, Constant, Each, Elements, Keeps, Last, Mixes, Whole};
 
 const RANDOM: &str = "draws random numbers, which differ with the place in the batch";
 const BOXES: &str = "compares boxes of different rows";
@@ -185,7 +185,7 @@ const ELEMENTS: &[&str] = &[
 ];
 
 /// All other operations.
-const OTHERS: &[(&str, Rule)] = &[
+const OTHERS: &[(&str, TensorFlowRule)] = &[
     // Operations that pass a tensor on: what they check or mark does not change it.
     ("Identity", Keeps),
     ("StopGradient", Keeps),
@@ -226,21 +226,21 @@ const OTHERS: &[(&str, Rule)] = &[
     ("Assert", Constant),
     ("Print", Keeps),
     // Small integers, of which shapes are made.
-    ("Add", Rule::Integers(Integers::Add)),
-    ("AddV2", Rule::Integers(Integers::Add)),
-    ("Sub", Rule::Integers(Integers::Subtract)),
-    ("Mul", Rule::Integers(Integers::Multiply)),
-    ("FloorDiv", Rule::Integers(Integers::FloorDivide)),
-    ("Maximum", Rule::Integers(Integers::Maximum)),
-    ("Minimum", Rule::Integers(Integers::Minimum)),
-    ("Less", Rule::Integers(Integers::Less)),
-    ("Greater", Rule::Integers(Integers::Greater)),
-    ("LessEqual", Rule::Integers(Integers::LessEqual)),
-    ("GreaterEqual", Rule::Integers(Integers::GreaterEqual)),
-    ("Equal", Rule::Integers(Integers::Equal)),
-    ("NotEqual", Rule::Integers(Integers::NotEqual)),
-    ("LogicalAnd", Rule::Integers(Integers::And)),
-    ("LogicalOr", Rule::Integers(Integers::Or)),
+    ("Add", TensorFlowRule::Integers(Integers::Add)),
+    ("AddV2", TensorFlowRule::Integers(Integers::Add)),
+    ("Sub", TensorFlowRule::Integers(Integers::Subtract)),
+    ("Mul", TensorFlowRule::Integers(Integers::Multiply)),
+    ("FloorDiv", TensorFlowRule::Integers(Integers::FloorDivide)),
+    ("Maximum", TensorFlowRule::Integers(Integers::Maximum)),
+    ("Minimum", TensorFlowRule::Integers(Integers::Minimum)),
+    ("Less", TensorFlowRule::Integers(Integers::Less)),
+    ("Greater", TensorFlowRule::Integers(Integers::Greater)),
+    ("LessEqual", TensorFlowRule::Integers(Integers::LessEqual)),
+    ("GreaterEqual", TensorFlowRule::Integers(Integers::GreaterEqual)),
+    ("Equal", TensorFlowRule::Integers(Integers::Equal)),
+    ("NotEqual", TensorFlowRule::Integers(Integers::NotEqual)),
+    ("LogicalAnd", TensorFlowRule::Integers(Integers::And)),
+    ("LogicalOr", TensorFlowRule::Integers(Integers::Or)),
     ("Cast", By(rules::cast)),
     // Shapes. What they do to the dimension of the rows is followed.
     ("Shape", By(rules::shape)),
@@ -484,8 +484,8 @@ const OTHERS: &[(&str, Rule)] = &[
 ];
 
 /// The rule of an operation.
-fn rule(op: &str) -> Option<Rule> {
-    static RULES: OnceLock<HashMap<&str, Rule>> = OnceLock::new();
+fn rule(op: &str) -> Option<TensorFlowRule> {
+    static RULES: OnceLock<HashMap<&str, TensorFlowRule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
         let elements = ELEMENTS.iter().map(|op| (*op, Elements));
         elements.chain(OTHERS.iter().copied()).collect()
@@ -499,10 +499,11 @@ pub(super) fn takes_lost(op: &str) -> bool {
     op == "Maximum" || op == "Merge" || op == "RefMerge" || rule(op).is_some_and(is_control)
 }
 
-const CONTROL: [Function; 4] = [control::call, control::choose, control::case, control::repeat];
+const CONTROL: [TensorFlowRuleFn; 4] =
+    [control::call, control::choose, control::case, control::repeat];
 
 /// The results of an operation.
-pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
+pub(super) fn apply(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let op = call.node.op.as_str();
     if call.interpreter.has_function(op) {
         return call.interpreter.call(op, &call.inputs);
@@ -511,7 +512,7 @@ pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
     let value = match rule(op) {
         None => return unknown("has no rule in the analysis of rows"),
         Some(Elements) => elementwise(&call.all(), symbols)?,
-        Some(Rule::Integers(integers)) => rules::integers(call, integers)?,
+        Some(TensorFlowRule::Integers(integers)) => rules::integers(call, integers)?,
         Some(Keeps) => call.input(0)?.clone(),
         Some(Constant) => Value::constant(),
         Some(Last(does)) => compute::along(call.input(0)?, -1, does)?,
@@ -524,7 +525,7 @@ pub(super) fn apply(call: &Call) -> Result<Vec<Value>, Stop> {
 }
 
 /// The result of an operation that depends on its inputs alone, if none of them has rows.
-fn without_rows(call: &Call, stop: Stop) -> Outcome {
+fn without_rows(call: &TensorFlowCall, stop: Stop) -> Outcome {
     match plain_flow(&call.all()) {
         Ok(Some(flow)) => Ok(Value::new(flow, None)),
         _ => Err(stop),
@@ -532,7 +533,7 @@ fn without_rows(call: &Call, stop: Stop) -> Outcome {
 }
 
 /// `count` results of an operation on all elements together.
-fn several(call: &Call, does: &str, count: usize) -> Result<Vec<Value>, Stop> {
+fn several(call: &TensorFlowCall, does: &str, count: usize) -> Result<Vec<Value>, Stop> {
     Ok(vec![compute::whole(&call.all(), does)?; count.min(1 << 12)])
 }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use libloading::Library;
 use smallvec::SmallVec;
 
-use crate::connection::{self, OpenError, reason};
-use crate::ffi::{ShimError, Status, functions, opaque, taken};
+use crate::connection::{self, TorchOpenError, reason};
+use crate::ffi::{ShimError, ShimStatus, functions, opaque, taken};
 use crate::types;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{AlignedVec, Buffer, Shape, Tensor, aligned_vec};
@@ -44,18 +44,18 @@ functions! {
     prefix = "te_";
     start: fn();
     free_error: fn(*mut ShimError);
-    open: fn(*const c_void, usize, *mut *mut TeProgram) -> Status;
+    open: fn(*const c_void, usize, *mut *mut TeProgram) -> ShimStatus;
     close: fn(*mut TeProgram);
-    load: fn(*const TeProgram, *const c_char, i32, *mut *mut TeMethod) -> Status;
+    load: fn(*const TeProgram, *const c_char, i32, *mut *mut TeMethod) -> ShimStatus;
     unload: fn(*mut TeMethod);
-    run: fn(*mut TeMethod, *const TeView, *const usize, usize) -> Status;
-    output: fn(*mut TeMethod, usize, *mut TeView) -> Status;
-    copy: fn(*mut TeMethod, usize, *mut c_void) -> Status;
+    run: fn(*mut TeMethod, *const TeView, *const usize, usize) -> ShimStatus;
+    output: fn(*mut TeMethod, usize, *mut TeView) -> ShimStatus;
+    copy: fn(*mut TeMethod, usize, *mut c_void) -> ShimStatus;
 }
 
 /// The open libraries.
 pub(crate) struct ExecuTorchApi {
-    functions: Functions,
+    functions: ShimFunctions,
     /// Never closed: libexecutorch's threads may outlive the last program.
     _libraries: ManuallyDrop<[Library; 2]>,
 }
@@ -63,13 +63,13 @@ pub(crate) struct ExecuTorchApi {
 impl ExecuTorchApi {
     /// Opens `libexecutorch.so` at `path`, and the shim beside it, which is linked with the libraries of the
     /// kernels.
-    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, TorchOpenError> {
         let connection = &connection::EXECUTORCH;
         let shim_path = connection.shim_of(path)?;
         // SAFETY: loading runs the libraries' initializers. The path comes from the operator (flag,
         // environment, default directories), never from a request, and an operator who names a library
         // there trusts it with the process.
-        let library = unsafe { Library::new(path) }.map_err(OpenError::Loader)?;
+        let library = unsafe { Library::new(path) }.map_err(TorchOpenError::Loader)?;
         let wrong = |why: String| connection.unsupported(&why, path);
         // SAFETY: as above.
         let shim = unsafe { Library::new(&shim_path) }.map_err(|e| {
@@ -91,7 +91,7 @@ impl ExecuTorchApi {
             )));
         }
         // SAFETY: the shim is of this interface.
-        let functions = unsafe { Functions::of(&shim) }.map_err(OpenError::Loader)?;
+        let functions = unsafe { ShimFunctions::of(&shim) }.map_err(TorchOpenError::Loader)?;
         // SAFETY: this is the first call, once for each time that the library is opened.
         unsafe { (functions.start)() };
         let _libraries = ManuallyDrop::new([library, shim]);
@@ -99,7 +99,7 @@ impl ExecuTorchApi {
     }
 
     /// Turns the error of a call into a result, and frees it.
-    fn check(&self, status: Status) -> Result<()> {
+    fn check(&self, status: ShimStatus) -> Result<()> {
         // SAFETY: the error is that of a call of this shim, and ours.
         let Some((code, text)) = (unsafe { taken(status, self.functions.free_error) }) else {
             return Ok(());
@@ -110,7 +110,7 @@ impl ExecuTorchApi {
 }
 
 /// A program, which the library has verified.
-pub(crate) struct Program {
+pub(crate) struct ExecuTorchProgram {
     program: NonNull<TeProgram>,
     /// Read by the program.
     _bytes: AlignedVec<u8>,
@@ -118,11 +118,11 @@ pub(crate) struct Program {
 }
 
 // SAFETY: a program is not changed once it is open.
-unsafe impl Send for Program {}
+unsafe impl Send for ExecuTorchProgram {}
 // SAFETY: as above.
-unsafe impl Sync for Program {}
+unsafe impl Sync for ExecuTorchProgram {}
 
-impl Program {
+impl ExecuTorchProgram {
     /// Opens the program with this content.
     pub(crate) fn open(api: &Arc<ExecuTorchApi>, content: Vec<u8>) -> Result<Self> {
         let mut bytes: AlignedVec<u8> = aligned_vec(content.len());
@@ -137,11 +137,11 @@ impl Program {
         }
         let missing = || Error::internal("libexecutorch returned no program");
         let program = NonNull::new(program).ok_or_else(missing)?;
-        Ok(Program { program, _bytes: bytes, api: Arc::clone(api) })
+        Ok(ExecuTorchProgram { program, _bytes: bytes, api: Arc::clone(api) })
     }
 }
 
-impl Drop for Program {
+impl Drop for ExecuTorchProgram {
     fn drop(&mut self) {
         // SAFETY: the program is ours, and its methods hold it: none is left.
         unsafe { (self.api.functions.close)(self.program.as_ptr()) }
@@ -151,7 +151,7 @@ impl Drop for Program {
 /// A method, with memory for one run at a time.
 pub(crate) struct LoadedMethod {
     method: NonNull<TeMethod>,
-    program: Arc<Program>,
+    program: Arc<ExecuTorchProgram>,
 }
 
 // SAFETY: a method is not bound to a thread, and has functions for `&mut self` only.
@@ -159,7 +159,11 @@ unsafe impl Send for LoadedMethod {}
 
 impl LoadedMethod {
     /// Loads the method `name`. `is_single` keeps its operations on the thread of the run.
-    pub(crate) fn load(program: &Arc<Program>, name: &str, is_single: bool) -> Result<Self> {
+    pub(crate) fn load(
+        program: &Arc<ExecuTorchProgram>,
+        name: &str,
+        is_single: bool,
+    ) -> Result<Self> {
         let name = CString::new(name)
             .map_err(|_| Error::invalid(format!("{name:?} contains a NUL character")))?;
         let mut method = ptr::null_mut();

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Instant;
 
-use self::ffi::{ExecuTorchApi, LoadedMethod, Program};
-use self::program::Method;
+use self::ffi::{ExecuTorchApi, ExecuTorchProgram, LoadedMethod};
+use self::program::ProgramMethod;
 use crate::TorchConfig;
 use crate::inputs::{self, InputPlan};
 use crate::outputs::{self, OutputPlan};
@@ -55,23 +55,23 @@ const LIBRARY: Library = Library {
 pub struct ExecuTorch {
     config: TorchConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLibrary>>,
+    runtime: Mutex<Option<OpenExecuTorch>>,
 }
 
 /// The open library, with its file.
-struct OpenLibrary {
+struct OpenExecuTorch {
     api: Arc<ExecuTorchApi>,
     file: PathBuf,
 }
 
 /// A program in memory, and the calls of its methods, sorted by the names of their signatures.
 struct OpenProgram {
-    calls: Vec<Call>,
+    calls: Vec<MethodCall>,
     bytes: u64,
 }
 
 /// A signature, and how requests become runs of its method. All lists are in the order of the signature.
-struct Call {
+struct MethodCall {
     signature: Signature,
     pool: Pool<LoadedMethod>,
     /// The aliases of the inputs, what the program requires of them, and their numbers in it.
@@ -101,7 +101,7 @@ impl ExecuTorch {
         let open = ExecuTorchApi::open;
         let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, open)?;
-        *slot = Some(OpenLibrary { api: Arc::clone(&api), file });
+        *slot = Some(OpenExecuTorch { api: Arc::clone(&api), file });
         Ok(api)
     }
 
@@ -114,14 +114,14 @@ impl ExecuTorch {
         let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
         let planned = methods.iter().map(|method| method.planned);
         let bytes = planned.fold(size, u64::saturating_add);
-        let program = Program::open(&self.runtime()?, content).map_err(shown)?;
+        let program = ExecuTorchProgram::open(&self.runtime()?, content).map_err(shown)?;
         let program = Arc::new(program);
         let main = default_method(&methods);
         let mut calls = Vec::new();
         for method in methods {
             let is_main = Some(&method.name) == main.as_ref();
             let declared = if is_main { declared.clone() } else { DeclaredSignature::default() };
-            let mut call = Call::new(&program, &method, &declared, options).map_err(shown)?;
+            let mut call = MethodCall::new(&program, &method, &declared, options).map_err(shown)?;
             if !is_main {
                 call.signature.name = method.name;
             }
@@ -133,7 +133,7 @@ impl ExecuTorch {
 }
 
 /// The method that requests call without a name: `forward`, or the only one.
-fn default_method(methods: &[Method]) -> Option<String> {
+fn default_method(methods: &[ProgramMethod]) -> Option<String> {
     let forward = methods.iter().find(|method| method.name == FORWARD);
     let only = methods.first().filter(|_| methods.len() == 1);
     forward.or(only).map(|method| method.name.clone())
@@ -237,7 +237,11 @@ impl ModelLoader for ExecuTorch {
 }
 
 /// Memory for the runs of `method`.
-fn pool(program: &Arc<Program>, method: &Method, threads: usize) -> Result<Pool<LoadedMethod>> {
+fn pool(
+    program: &Arc<ExecuTorchProgram>,
+    method: &ProgramMethod,
+    threads: usize,
+) -> Result<Pool<LoadedMethod>> {
     let cores = available_parallelism().map_or(1, NonZero::get);
     // A method has its variables in its memory.
     let most = if method.writes_state { 1 } else { cores };
@@ -263,11 +267,11 @@ fn run(
     )
 }
 
-impl Call {
+impl MethodCall {
     /// Prepares the calls of `method`, whose inputs and outputs may be `declared` otherwise.
     fn new(
-        program: &Arc<Program>,
-        method: &Method,
+        program: &Arc<ExecuTorchProgram>,
+        method: &ProgramMethod,
         declared: &DeclaredSignature,
         options: &LoadOptions,
     ) -> Result<Self> {
@@ -311,7 +315,7 @@ impl Call {
         // Its instructions may jump back.
         signature.is_bounded = false;
         let number = |output: &OutputPlan| method.outputs.get(output.index()).map(|it| it.place);
-        Ok(Call {
+        Ok(MethodCall {
             most_rows: parts::most_rows(&signature, &inputs),
             places: inputs.iter().map(place).collect(),
             returned: outputs.iter().filter_map(number).collect(),
@@ -349,7 +353,7 @@ fn check_types(inputs: &[InputPlan]) -> Result<()> {
 
 /// A loaded program. Its calls are in the order of the signatures.
 struct ExecuTorchExecutable {
-    calls: Vec<Call>,
+    calls: Vec<MethodCall>,
 }
 
 impl Executable for ExecuTorchExecutable {

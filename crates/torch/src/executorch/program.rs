@@ -28,10 +28,10 @@ const BACKENDS: [&str; 1] = ["XnnpackBackend"];
 
 /// A method that takes and returns tensors.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Method {
+pub(super) struct ProgramMethod {
     pub(super) name: String,
-    pub(super) inputs: Vec<Port>,
-    pub(super) outputs: Vec<Port>,
+    pub(super) inputs: Vec<MethodPort>,
+    pub(super) outputs: Vec<MethodPort>,
     /// Whether runs change the method's variables, or its inputs.
     pub(super) writes_state: bool,
     /// Whether runs draw random numbers.
@@ -42,7 +42,7 @@ pub(super) struct Method {
 
 /// An input or output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Port {
+pub(super) struct MethodPort {
     pub(super) name: String,
     /// Its number among the inputs or outputs of the method, some of which may be no tensors.
     pub(super) place: usize,
@@ -65,7 +65,7 @@ fn unsupported(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 ///
 /// # Errors
 /// [`Code::DataLoss`] if it is damaged, [`Code::Unimplemented`] if it is not served.
-pub(super) fn read(bytes: &[u8]) -> Result<Vec<Method>> {
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<ProgramMethod>> {
     if bytes.get(4..8) != Some(schema::IDENTIFIER) {
         return Err(damaged("it does not begin as a program of ExecuTorch (ET12)"));
     }
@@ -79,7 +79,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<Method>> {
     if plans.len() > MOST_METHODS {
         return Err(unsupported(format!("it has more than {MOST_METHODS} methods")));
     }
-    let mut methods: Vec<Method> = Vec::new();
+    let mut methods: Vec<ProgramMethod> = Vec::new();
     for table in plans.tables()? {
         let method = read_method(&table)?;
         if methods.iter().any(|known| known.name == method.name) {
@@ -95,7 +95,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<Method>> {
     Ok(methods)
 }
 
-fn read_method(table: &Table) -> Result<Method> {
+fn read_method(table: &Table) -> Result<ProgramMethod> {
     let name = table.text(plan::NAME)?;
     if name.is_empty() || name.contains('\0') {
         return Err(damaged("it has a method without a name"));
@@ -122,7 +122,7 @@ fn read_method(table: &Table) -> Result<Method> {
     if planned > MOST_PLANNED {
         return Err(damaged(format!("its method {name:?} plans {planned} bytes of memory")));
     }
-    Ok(Method {
+    Ok(ProgramMethod {
         writes_state: operators.iter().any(is_written),
         is_random: operators.iter().any(|name| draws.iter().any(|draw| name.contains(draw))),
         name,
@@ -164,7 +164,12 @@ fn names(table: &Table, inputs: usize, outputs: usize) -> Result<(Vec<String>, V
 }
 
 /// The tensors among the inputs or outputs of a method.
-fn ports(role: &str, indices: &[i32], values: &[Table], names: &[String]) -> Result<Vec<Port>> {
+fn ports(
+    role: &str,
+    indices: &[i32],
+    values: &[Table],
+    names: &[String],
+) -> Result<Vec<MethodPort>> {
     if indices.len() > MOST_PORTS {
         return Err(unsupported(format!("it has a method with more than {MOST_PORTS} {role}s")));
     }
@@ -184,7 +189,7 @@ fn ports(role: &str, indices: &[i32], values: &[Table], names: &[String]) -> Res
     Ok(ports)
 }
 
-fn port(role: &str, name: &str, place: usize, table: &Table) -> Result<Port> {
+fn port(role: &str, name: &str, place: usize, table: &Table) -> Result<MethodPort> {
     let number = table.byte(tensor::SCALAR_TYPE, 0)?;
     let dtype = types::of_number(i32::from(number)).ok_or_else(|| {
         unsupported(format!(
@@ -201,7 +206,7 @@ fn port(role: &str, name: &str, place: usize, table: &Table) -> Result<Port> {
         return Err(damaged(format!("{role} {name:?} has an invalid shape")));
     }
     let varies = table.byte(tensor::DYNAMISM, 0)? != 0;
-    Ok(Port { name: name.to_owned(), place, dtype, sizes, varies })
+    Ok(MethodPort { name: name.to_owned(), place, dtype, sizes, varies })
 }
 
 /// Refuses weights that are in another file.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::program::{Method, Port};
+use super::program::{MethodPort, ProgramMethod};
 use crate::package::DimCheck;
 use tensorserve_platform::synthetic_input;
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
@@ -11,7 +11,10 @@ use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 /// What each dimension of each input may be. `works` says whether a run on these inputs succeeds.
 ///
 /// Dimensions that vary together have the same largest size: those of rows, and those of all others.
-pub(super) fn dims(method: &Method, works: impl Fn(&[Tensor]) -> bool) -> Vec<Vec<DimCheck>> {
+pub(super) fn dims(
+    method: &ProgramMethod,
+    works: impl Fn(&[Tensor]) -> bool,
+) -> Vec<Vec<DimCheck>> {
     let ports = &method.inputs;
     let mut fixed: BTreeSet<(bool, i64)> = BTreeSet::new();
     for group in groups(ports) {
@@ -31,14 +34,14 @@ pub(super) fn dims(method: &Method, works: impl Fn(&[Tensor]) -> bool) -> Vec<Ve
         }
     }
     let takes_one = takes_one(method);
-    let check = |port: &Port, axis: usize, size: i64| {
+    let check = |port: &MethodPort, axis: usize, size: i64| {
         let varies = port.varies && size > 1 && !fixed.contains(&(axis == 0, size));
         match varies || (takes_one && axis == 0) {
             true => DimCheck::up_to(size),
             false => DimCheck::only(size),
         }
     };
-    let of_port = |port: &Port| {
+    let of_port = |port: &MethodPort| {
         let sizes = port.sizes.iter().enumerate();
         sizes.map(|(axis, size)| check(port, axis, *size)).collect()
     };
@@ -46,14 +49,14 @@ pub(super) fn dims(method: &Method, works: impl Fn(&[Tensor]) -> bool) -> Vec<Ve
 }
 
 /// The sizes that may vary: whether they are those of rows, and the largest size.
-fn groups(ports: &[Port]) -> BTreeSet<(bool, i64)> {
+fn groups(ports: &[MethodPort]) -> BTreeSet<(bool, i64)> {
     let varying = ports.iter().filter(|port| port.varies);
     let sizes = varying.flat_map(|port| port.sizes.iter().enumerate());
     sizes.filter(|(_, size)| **size > 1).map(|(axis, size)| (axis == 0, *size)).collect()
 }
 
 /// Zeros of these sizes for all inputs; `None` if they would be large.
-fn zeros(ports: &[Port], sizes: &[Vec<i64>]) -> Option<Vec<Tensor>> {
+fn zeros(ports: &[MethodPort], sizes: &[Vec<i64>]) -> Option<Vec<Tensor>> {
     let nothing = Signature::only(Vec::new(), Vec::new());
     let zeros = ports.iter().zip(sizes).map(|(port, sizes)| {
         let spec = TensorSpec::new(port.name.clone(), port.dtype, sizes);
@@ -64,7 +67,7 @@ fn zeros(ports: &[Port], sizes: &[Vec<i64>]) -> Option<Vec<Tensor>> {
 
 /// Whether a method takes one row at a time, as most programs for phones do: the first size of all inputs and
 /// outputs is 1. Requests of more rows are runs of their own.
-pub(super) fn takes_one(method: &Method) -> bool {
+pub(super) fn takes_one(method: &ProgramMethod) -> bool {
     let mut ports = method.inputs.iter().chain(&method.outputs);
     !method.writes_state && ports.all(|port| port.sizes.first() == Some(&1))
 }

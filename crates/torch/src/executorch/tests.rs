@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::program::{Method, Port};
+use super::program::{MethodPort, ProgramMethod};
 use super::*;
 use crate::package::DimCheck;
 
@@ -12,17 +12,17 @@ fn content(name: &str) -> Vec<u8> {
     std::fs::read(data.join(name)).expect("test data")
 }
 
-fn methods(name: &str) -> Vec<Method> {
+fn methods(name: &str) -> Vec<ProgramMethod> {
     program::read(&content(name)).expect("a program")
 }
 
-fn only(name: &str) -> Method {
+fn only(name: &str) -> ProgramMethod {
     let mut methods = methods(name);
     assert_eq!(methods.len(), 1);
     methods.remove(0)
 }
 
-fn names(ports: &[Port]) -> Vec<&str> {
+fn names(ports: &[MethodPort]) -> Vec<&str> {
     ports.iter().map(|port| port.name.as_str()).collect()
 }
 
@@ -82,13 +82,13 @@ fn other_backends_are_refused_by_name() {
     assert!(error.message().contains("compiled for OtherOne_Chips"), "{error}");
 }
 
-fn port(sizes: &[i64], varies: bool) -> Port {
+fn port(sizes: &[i64], varies: bool) -> MethodPort {
     let sizes = sizes.to_vec();
-    Port { name: "x".into(), place: 0, dtype: DType::Float, sizes, varies }
+    MethodPort { name: "x".into(), place: 0, dtype: DType::Float, sizes, varies }
 }
 
-fn method(inputs: Vec<Port>, outputs: Vec<Port>) -> Method {
-    Method {
+fn method(inputs: Vec<MethodPort>, outputs: Vec<MethodPort>) -> ProgramMethod {
+    ProgramMethod {
         name: "forward".into(),
         inputs,
         outputs,
@@ -125,7 +125,7 @@ fn programs_for_one_row_take_any_number_of_them() {
     let nothing = |_: &[Tensor]| panic!("nothing varies");
     assert_eq!(sizes(&shapes::dims(&one(), nothing)), [[-1, 4]]);
     for other in [
-        Method { writes_state: true, ..one() },
+        ProgramMethod { writes_state: true, ..one() },
         method(vec![port(&[1, 4], false)], vec![port(&[4], false)]),
         method(vec![port(&[1, 4], false), port(&[], false)], vec![port(&[1], false)]),
     ] {
