@@ -1,13 +1,13 @@
 """The main loop of a worker process: receives calls from the server and replies, one at a time on
-each lane.
+each connection.
 
 This module handles the process and the wire format, independently of the functions that are called.
 The server's side of both is crates/workers. It needs nothing but the standard library of Python 3.8
 or later.
 
 A process starts with three descriptors: 0 is the control socket, 1 the program, 2 the log. Through
-the control socket the server sends lanes: a socket for calls, and a file in memory for large bodies.
-The main thread serves the first lane; each further lane gets a thread.
+the control socket the server sends connections: a socket for calls, and a file in memory for large bodies.
+The main thread serves the first connection; each further connection gets a thread.
 """
 
 import array
@@ -54,7 +54,7 @@ SWITCH_INTERVAL = 0.5
 
 
 class Control:
-    """The socket through which the server sends lanes."""
+    """The socket through which the server sends connections."""
 
     def __init__(self):
         # Child processes do not inherit these descriptors, and print() does not write to them.
@@ -64,10 +64,10 @@ class Control:
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
-        self.lanes = []
+        self.connections = []
 
     def receive(self):
-        """The next lane; None once the server has closed the socket."""
+        """The next connection; None once the server has closed the socket."""
         descriptors = array.array("i")
         space = socket.CMSG_SPACE(2 * descriptors.itemsize)
         data, messages, _, _ = self.socket.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
@@ -76,9 +76,9 @@ class Control:
                 descriptors.frombytes(content)
         if not data or len(descriptors) != 2:
             return None
-        lane = Lane(*descriptors)
-        self.lanes.append(lane)
-        return lane
+        connection = Connection(*descriptors)
+        self.connections.append(connection)
+        return connection
 
     def offer(self):
         """Tells the server that all calls wait, and that it may send another one."""
@@ -90,11 +90,11 @@ class Control:
 
     def close(self):
         self.socket.close()
-        for lane in self.lanes:
-            lane.close()
+        for connection in self.connections:
+            connection.close()
 
 
-class Lane:
+class Connection:
     """A socket for calls, and the file in memory for their large bodies."""
 
     def __init__(self, descriptor, memory):
@@ -249,45 +249,45 @@ def run(settings):
         1, "w", buffering=1, errors="backslashreplace", closefd=False
     )
     sys.__stdout__ = sys.stdout
-    lane = control.receive()
-    if lane is None:
+    connection = control.receive()
+    if connection is None:
         return
     module = sys.modules[settings["module"]]
     try:
         functions, about = module.set_up(settings)
     except Exception as error:
         summary = traceback.format_exception_only(type(error), error)[-1].strip()
-        lane.send(SETUP_FAILED, [summary, traceback.format_exc()])
+        connection.send(SETUP_FAILED, [summary, traceback.format_exc()])
         sys.exit(1)
     calls = functions, module.describe, waits
     more = threading.Thread(target=start_threads, args=(control, calls), daemon=True)
     more.start()
-    lane.send(READY, about)
-    serve(lane, *calls)
+    connection.send(READY, about)
+    serve(connection, *calls)
 
 
 def start_threads(control, calls):
-    """Starts a thread for each further lane, until the server closes the control socket."""
+    """Starts a thread for each further connection, until the server closes the control socket."""
     try:
         while True:
-            lane = control.receive()
-            if lane is None:
+            connection = control.receive()
+            if connection is None:
                 return
             sys.setswitchinterval(SWITCH_INTERVAL)
-            threading.Thread(target=serve_in_thread, args=(lane, *calls), daemon=True).start()
+            threading.Thread(target=serve_in_thread, args=(connection, *calls), daemon=True).start()
     except OSError:
         # A handler has closed the socket; the server sees that, too.
         return
 
 
-def serve_in_thread(lane, *calls):
-    """Serves a lane. A handler that exits ends the process, as it does on the main thread."""
+def serve_in_thread(connection, *calls):
+    """Serves a connection. A handler that exits ends the process, as it does on the main thread."""
     # As on the main thread, asyncio.get_event_loop() finds one.
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:
         asyncio.set_event_loop(asyncio.new_event_loop())
     try:
-        serve(lane, *calls)
+        serve(connection, *calls)
     except SystemExit as error:
         flush()
         os._exit(exit_status(error.code))
@@ -303,17 +303,17 @@ def exit_status(code):
     return 1
 
 
-def serve(lane, *calls):
+def serve(connection, *calls):
     """Serves calls until the server closes the socket."""
     try:
         while True:
-            serve_call(lane, *calls)
+            serve_call(connection, *calls)
     except (SocketClosedError, ConnectionError):
         pass
 
 
-def serve_call(lane, functions, describe, waits):
-    kind, fields, body = lane.receive()
+def serve_call(connection, functions, describe, waits):
+    kind, fields, body = connection.receive()
     if waits is not None:
         waits.begin()
     try:
@@ -328,7 +328,7 @@ def serve_call(lane, functions, describe, waits):
         # A forked child has returned from the handler; its parent sends the reply.
         os._exit(0)
     flush()
-    lane.send(kind, fields, body)
+    connection.send(kind, fields, body)
 
 
 def flush():

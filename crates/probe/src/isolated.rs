@@ -18,7 +18,7 @@ use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 use crate::descriptors::MOST_FILES;
-use crate::isolation::{Channel, Frame, OpRunDescription, VersionDescription, kind, reply};
+use crate::isolation::{Channel, ChannelFrame, OpRunDescription, VersionDescription, kind, reply};
 use crate::link::HostLink;
 use crate::messages::ProbeRequest;
 
@@ -55,7 +55,7 @@ pub(crate) fn load(
     };
     let isolated = Arc::new(Isolated {
         model: model.to_owned(),
-        state: Mutex::new(State::Running(Arc::new(process))),
+        state: Mutex::new(ProcessState::Running(Arc::new(process))),
         changed: Condvar::new(),
     });
     let supervisor = Supervisor {
@@ -79,7 +79,7 @@ fn cannot_start(error: io::Error) -> Error {
 /// The process of a model. It ends when this value is dropped.
 struct ModelProcess {
     control: Channel,
-    lanes: Mutex<Option<Vec<Channel>>>,
+    run_channels: Mutex<Option<Vec<Channel>>>,
     freed: Condvar,
     started: Instant,
 }
@@ -112,38 +112,38 @@ impl ModelProcess {
         }
     }
 
-    /// A lane for one run, when one is free; none once the process has ended, or at `deadline`.
-    fn take_lane(&self, deadline: Option<Instant>) -> Lane {
-        let mut lanes = lock(&self.lanes);
+    /// A channel for one run, when one is free; none once the process has ended, or at `deadline`.
+    fn take_channel(&self, deadline: Option<Instant>) -> ChannelWait {
+        let mut run_channels = lock(&self.run_channels);
         loop {
-            let Some(free) = lanes.as_mut() else {
-                return Lane::Lost;
+            let Some(free) = run_channels.as_mut() else {
+                return ChannelWait::Lost;
             };
-            if let Some(lane) = free.pop() {
-                return Lane::Free(lane);
+            if let Some(channel) = free.pop() {
+                return ChannelWait::Free(channel);
             }
             let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            lanes = match left {
-                None => self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Lane::Late,
+            run_channels = match left {
+                None => self.freed.wait(run_channels).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return ChannelWait::Late,
                 Some(left) => {
-                    let waited = self.freed.wait_timeout(lanes, left);
+                    let waited = self.freed.wait_timeout(run_channels, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
     }
 
-    fn give_back(&self, lane: Channel) {
-        if let Some(lanes) = &mut *lock(&self.lanes) {
-            lanes.push(lane);
+    fn give_back(&self, channel: Channel) {
+        if let Some(run_channels) = &mut *lock(&self.run_channels) {
+            run_channels.push(channel);
         }
         self.freed.notify_one();
     }
 
-    /// Ends the process, and the waits for its lanes.
+    /// Ends the process, and the waits for its run channels.
     fn end(&self) {
-        *lock(&self.lanes) = None;
+        *lock(&self.run_channels) = None;
         self.freed.notify_all();
         let _ = self.control.socket.shutdown(Shutdown::Both);
     }
@@ -155,12 +155,12 @@ impl Drop for ModelProcess {
     }
 }
 
-/// What a run gets that asks for a lane.
-enum Lane {
+/// What a run gets that asks for a run channel.
+enum ChannelWait {
     Free(Channel),
     /// The process has ended.
     Lost,
-    /// Other runs have all lanes until the deadline.
+    /// Other runs have all run channels until the deadline.
     Late,
 }
 
@@ -170,10 +170,10 @@ fn send_request(link: &HostLink, request: &ProbeRequest) -> io::Result<ModelProc
     // Runs come from the threads of connections and of batches, and some wait for others.
     let count = (4 * cores).min(MOST_FILES / 2 - 1);
     let (control, theirs) = Channel::pair()?;
-    let (mut lanes, mut others) = (Vec::new(), vec![theirs]);
+    let (mut run_channels, mut others) = (Vec::new(), vec![theirs]);
     for _ in 0..count {
-        let (lane, theirs) = Channel::pair()?;
-        lanes.push(lane);
+        let (channel, theirs) = Channel::pair()?;
+        run_channels.push(channel);
         others.push(theirs);
     }
     let mut files: Vec<BorrowedFd<'_>> = Vec::new();
@@ -181,8 +181,8 @@ fn send_request(link: &HostLink, request: &ProbeRequest) -> io::Result<ModelProc
         files.extend([UnixStream::as_fd(socket), File::as_fd(memory)]);
     }
     link.send(request, &files)?;
-    let (lanes, freed) = (Mutex::new(Some(lanes)), Condvar::new());
-    Ok(ModelProcess { control, lanes, freed, started: Instant::now() })
+    let (run_channels, freed) = (Mutex::new(Some(run_channels)), Condvar::new());
+    Ok(ModelProcess { control, run_channels, freed, started: Instant::now() })
 }
 
 fn ended(how: &str) -> Error {
@@ -190,7 +190,7 @@ fn ended(how: &str) -> Error {
     Error::new(Code::FailedPrecondition, why + " (isolation)").with_source(EndedProcess)
 }
 
-fn failure(frame: &Frame) -> Error {
+fn failure(frame: &ChannelFrame) -> Error {
     let [code, ..] = frame.numbers;
     let code = Code::from_grpc(i32::try_from(code).unwrap_or(0));
     Error::new(code, frame.text.clone())
@@ -211,11 +211,11 @@ struct IsolatedExecutable(Arc<Isolated>);
 struct Isolated {
     /// The model and the version, for messages.
     model: String,
-    state: Mutex<State>,
+    state: Mutex<ProcessState>,
     changed: Condvar,
 }
 
-enum State {
+enum ProcessState {
     Running(Arc<ModelProcess>),
     /// The process is being started again.
     Ended {
@@ -230,9 +230,9 @@ enum State {
 impl Isolated {
     fn process(&self) -> Result<Arc<ModelProcess>> {
         match &*lock(&self.state) {
-            State::Running(process) => Ok(Arc::clone(process)),
-            State::Ended { how, why_not } => Err(self.unavailable(how, why_not.as_deref())),
-            State::Unloaded => Err(self.unavailable("has ended", None)),
+            ProcessState::Running(process) => Ok(Arc::clone(process)),
+            ProcessState::Ended { how, why_not } => Err(self.unavailable(how, why_not.as_deref())),
+            ProcessState::Unloaded => Err(self.unavailable("has ended", None)),
         }
     }
 
@@ -247,22 +247,28 @@ impl Isolated {
     /// Why no run is possible until something changes.
     fn obstacle(&self) -> Option<Error> {
         match &*lock(&self.state) {
-            State::Ended { how, why_not: Some(why) } => Some(self.unavailable(how, Some(why))),
-            State::Ended { why_not: None, .. } | State::Running(_) | State::Unloaded => None,
+            ProcessState::Ended { how, why_not: Some(why) } => {
+                Some(self.unavailable(how, Some(why)))
+            }
+            ProcessState::Ended { why_not: None, .. }
+            | ProcessState::Running(_)
+            | ProcessState::Unloaded => None,
         }
     }
 
     /// Runs a frame in the process.
-    fn run(&self, frame: &Frame, timeout: Option<Duration>) -> Result<Frame> {
+    fn run(&self, frame: &ChannelFrame, timeout: Option<Duration>) -> Result<ChannelFrame> {
         let process = self.process()?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let lane = match process.take_lane(deadline) {
-            Lane::Free(lane) => lane,
-            Lane::Lost => return Err(self.lost(&process)),
-            Lane::Late => return Err(late("other runs of the model were in progress until then")),
+        let channel = match process.take_channel(deadline) {
+            ChannelWait::Free(channel) => channel,
+            ChannelWait::Lost => return Err(self.lost(&process)),
+            ChannelWait::Late => {
+                return Err(late("other runs of the model were in progress until then"));
+            }
         };
         let limit = timeout.map(|timeout| timeout.saturating_add(GRACE));
-        let answer = match exchange(&lane, frame, limit) {
+        let answer = match exchange(&channel, frame, limit) {
             Ok(answer) => answer,
             Err(error) if is_timeout(&error) => {
                 let model = &self.model;
@@ -271,16 +277,16 @@ impl Isolated {
                 return Err(late("its process did not answer, and was killed"));
             }
             Err(_) => {
-                // No lane of a process that sends nonsense is of use.
-                drop(lane);
+                // No run channel of a process that sends nonsense is of use.
+                drop(channel);
                 let error = self.lost(&process);
                 process.end();
                 return Err(error);
             }
         };
-        lane.shrink(frame);
-        lane.shrink(&answer);
-        process.give_back(lane);
+        channel.shrink(frame);
+        channel.shrink(&answer);
+        process.give_back(channel);
         if answer.kind == reply::DONE { Ok(answer) } else { Err(failure(&answer)) }
     }
 
@@ -288,7 +294,7 @@ impl Isolated {
     fn lost(&self, process: &Arc<ModelProcess>) -> Error {
         let deadline = Instant::now() + LONGEST_END;
         let mut state = lock(&self.state);
-        while let State::Running(current) = &*state
+        while let ProcessState::Running(current) = &*state
             && Arc::ptr_eq(current, process)
         {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -299,33 +305,39 @@ impl Isolated {
                 self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         match &*state {
-            State::Ended { how, why_not } => self.unavailable(how, why_not.as_deref()),
-            State::Running(_) | State::Unloaded => self.unavailable("has ended", None),
+            ProcessState::Ended { how, why_not } => self.unavailable(how, why_not.as_deref()),
+            ProcessState::Running(_) | ProcessState::Unloaded => {
+                self.unavailable("has ended", None)
+            }
         }
     }
 }
 
 /// Sends a frame and waits for the answer, without an end if there is no `limit`. A process that is stopped
 /// reads nothing, either.
-fn exchange(lane: &Channel, frame: &Frame, limit: Option<Duration>) -> io::Result<Frame> {
+fn exchange(
+    channel: &Channel,
+    frame: &ChannelFrame,
+    limit: Option<Duration>,
+) -> io::Result<ChannelFrame> {
     if limit.is_some() {
-        lane.socket.set_write_timeout(limit)?;
-        lane.socket.set_read_timeout(limit)?;
+        channel.socket.set_write_timeout(limit)?;
+        channel.socket.set_read_timeout(limit)?;
     }
-    lane.send(frame)?;
-    let answer = lane.receive()?;
+    channel.send(frame)?;
+    let answer = channel.receive()?;
     if limit.is_some() {
-        lane.socket.set_write_timeout(None)?;
-        lane.socket.set_read_timeout(None)?;
+        channel.socket.set_write_timeout(None)?;
+        channel.socket.set_read_timeout(None)?;
     }
     Ok(answer)
 }
 
-fn request(kind: u32, signature: usize, inputs: &[Tensor], options: RunOptions) -> Frame {
+fn request(kind: u32, signature: usize, inputs: &[Tensor], options: RunOptions) -> ChannelFrame {
     let timeout = options.timeout.map_or(0, |timeout| timeout.as_nanos().max(1));
     let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
     let numbers = [signature as u64, options.threads as u64, timeout];
-    Frame { kind, numbers, text: String::new(), tensors: inputs.to_vec() }
+    ChannelFrame { kind, numbers, text: String::new(), tensors: inputs.to_vec() }
 }
 
 impl Executable for IsolatedExecutable {
@@ -359,8 +371,8 @@ impl Executable for IsolatedExecutable {
 
 impl Drop for IsolatedExecutable {
     fn drop(&mut self) {
-        let state = std::mem::replace(&mut *lock(&self.0.state), State::Unloaded);
-        if let State::Running(process) = state {
+        let state = std::mem::replace(&mut *lock(&self.0.state), ProcessState::Unloaded);
+        if let ProcessState::Running(process) = state {
             process.end();
         }
         self.0.changed.notify_all();
@@ -391,7 +403,7 @@ impl Supervisor {
             if process.started.elapsed() >= STABLE {
                 pause = FIRST_PAUSE;
             }
-            if !self.set(State::Ended { how: how.clone(), why_not: None }) {
+            if !self.set(ProcessState::Ended { how: how.clone(), why_not: None }) {
                 return;
             }
             process.end();
@@ -405,7 +417,7 @@ impl Supervisor {
                 match self.start() {
                     Ok(process) => {
                         log::info!("{model}: its process runs again");
-                        if !self.set(State::Running(Arc::new(process))) {
+                        if !self.set(ProcessState::Running(Arc::new(process))) {
                             return;
                         }
                         break;
@@ -413,7 +425,7 @@ impl Supervisor {
                     Err(error) => {
                         let why = error.message().to_owned();
                         log::error!("{model}: its process cannot start again: {why}");
-                        if !self.set(State::Ended { how: how.clone(), why_not: Some(why) }) {
+                        if !self.set(ProcessState::Ended { how: how.clone(), why_not: Some(why) }) {
                             return;
                         }
                     }
@@ -437,9 +449,9 @@ impl Supervisor {
     }
 
     /// Changes the state, unless the version is unloaded.
-    fn set(&self, new: State) -> bool {
+    fn set(&self, new: ProcessState) -> bool {
         let mut state = lock(&self.isolated.state);
-        if matches!(*state, State::Unloaded) {
+        if matches!(*state, ProcessState::Unloaded) {
             return false;
         }
         *state = new;
@@ -450,7 +462,7 @@ impl Supervisor {
     /// Waits; false as soon as the version is unloaded.
     fn sleep(&self, pause: Duration) -> bool {
         let state = lock(&self.isolated.state);
-        let is_loaded = |state: &mut State| !matches!(state, State::Unloaded);
+        let is_loaded = |state: &mut ProcessState| !matches!(state, ProcessState::Unloaded);
         let waited = self.isolated.changed.wait_timeout_while(state, pause, is_loaded);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         is_loaded(&mut state)

@@ -15,7 +15,7 @@ use tensorserve_tensor::ImageEncoding;
 
 use crate::messages::{ProbeOutcome, ProbeRequest};
 use crate::restart::{HostProcess, HostRestart, SharedHost, Supervisor};
-use crate::state::{Host, LinkState, lock};
+use crate::state::{HostState, LinkState, lock};
 use crate::{ProbeConfig, descriptors, host};
 
 /// How much later than a version's time limit its report may come.
@@ -46,7 +46,7 @@ impl HostLink {
         let (socket, hosts) = UnixDatagram::pair()?;
         let host = fork(|| host::serve(&hosts, platforms, config))?;
         let (shared, socket) = (Arc::new(LinkState::default()), Arc::new(socket));
-        shared.set(Host::Running(Arc::clone(&socket)));
+        shared.set(HostState::Running(Arc::clone(&socket)));
         let restart = HostRestart::new(platforms.clone(), config.clone(), settings);
         let process: SharedHost = Arc::new(Mutex::new(Some(HostProcess::Forked(host))));
         let link = Arc::downgrade(&shared);

@@ -41,7 +41,7 @@ impl ProbeRequest {
 
 /// The progress of a child, a line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Progress {
+pub(crate) enum ProbeProgress {
     /// The child begins to load the version.
     Loading,
     /// The child begins to run this signature on synthetic inputs of the declared shapes.
@@ -60,14 +60,18 @@ pub(crate) enum Progress {
     Unset(String),
 }
 
-impl Progress {
+impl ProbeProgress {
     /// Whether the child has nothing left to do.
     pub(crate) fn is_last(&self) -> bool {
         match self {
-            Progress::Tried | Progress::Refused | Progress::OutOfMemory(_) | Progress::Unset(_) => {
-                true
-            }
-            Progress::Loading | Progress::Running(_) | Progress::Ran | Progress::Trying(_) => false,
+            ProbeProgress::Tried
+            | ProbeProgress::Refused
+            | ProbeProgress::OutOfMemory(_)
+            | ProbeProgress::Unset(_) => true,
+            ProbeProgress::Loading
+            | ProbeProgress::Running(_)
+            | ProbeProgress::Ran
+            | ProbeProgress::Trying(_) => false,
         }
     }
 }

@@ -16,7 +16,7 @@ use tensorserve_os::{lower_priority, machine, set_environment_variable};
 use tensorserve_platform::Platforms;
 
 use crate::ProbeConfig;
-use crate::messages::{ProbeOutcome, ProbeRequest, Progress};
+use crate::messages::{ProbeOutcome, ProbeProgress, ProbeRequest};
 use crate::trial;
 
 /// Time limit for a run on a shape that is not declared; such runs end early or not at all.
@@ -117,24 +117,24 @@ impl Monitor {
             (None, Err(error)) => format!("ended with an unknown status ({error})"),
         };
         match last {
-            Progress::Loading | Progress::Running(_) if is_killed => {
+            ProbeProgress::Loading | ProbeProgress::Running(_) if is_killed => {
                 let why = "the system ended the process of its load probe (SIGKILL), as it does \
                            when memory is exhausted";
                 ProbeOutcome::OutOfMemory(why.to_owned())
             }
-            Progress::Ran | Progress::Tried => ProbeOutcome::Passed { ended_by: None },
-            Progress::Trying(input) => {
+            ProbeProgress::Ran | ProbeProgress::Tried => ProbeOutcome::Passed { ended_by: None },
+            ProbeProgress::Trying(input) => {
                 ProbeOutcome::Passed { ended_by: Some(format!("{input}: the process {ended}")) }
             }
-            Progress::Refused => ProbeOutcome::Refused,
-            Progress::Unset(why) => ProbeOutcome::Unset(why),
-            Progress::OutOfMemory(message) => {
+            ProbeProgress::Refused => ProbeOutcome::Refused,
+            ProbeProgress::Unset(why) => ProbeOutcome::Unset(why),
+            ProbeProgress::OutOfMemory(message) => {
                 let limit = self.limit >> 20;
                 let why = format!("it needs more than the {limit} MiB of load_probe_memory");
                 ProbeOutcome::OutOfMemory(format!("{why}: {message}"))
             }
-            Progress::Loading => self.failed("loading it", &ended, printed),
-            Progress::Running(signature) => {
+            ProbeProgress::Loading => self.failed("loading it", &ended, printed),
+            ProbeProgress::Running(signature) => {
                 let doing = format!("running its signature {signature:?}");
                 self.failed(&doing, &ended, printed)
             }
@@ -143,8 +143,8 @@ impl Monitor {
 
     /// The last stage that the child reached before it ended, finished or exceeded a time limit, and
     /// the limit that it has exceeded.
-    fn last_stage(&self, stages: &Receiver<Progress>) -> (Progress, Option<Duration>) {
-        let mut last = Progress::Loading;
+    fn last_stage(&self, stages: &Receiver<ProbeProgress>) -> (ProbeProgress, Option<Duration>) {
+        let mut last = ProbeProgress::Loading;
         let (mut limit, mut since) = (self.timeout, self.started);
         loop {
             let left = limit.saturating_sub(since.elapsed());
@@ -156,7 +156,7 @@ impl Monitor {
             if last.is_last() {
                 return (last, None);
             }
-            if matches!(last, Progress::Ran | Progress::Trying(_)) {
+            if matches!(last, ProbeProgress::Ran | ProbeProgress::Trying(_)) {
                 (limit, since) = (TRIAL_LIMIT, Instant::now());
             }
         }

@@ -19,7 +19,7 @@ use tensorserve_tensor::error::Result;
 use crate::host::{self, LONGEST_MESSAGE};
 use crate::messages::ProbeReport;
 use crate::monitor::describe;
-use crate::state::{Host, LONGEST_START, LinkState, lock};
+use crate::state::{HostState, LONGEST_START, LinkState, lock};
 use crate::{HOST_COMMAND, ProbeConfig};
 
 /// How often the supervisor looks whether the host still runs.
@@ -203,7 +203,7 @@ impl Supervisor {
             let Some(link) = self.link.upgrade() else {
                 return;
             };
-            link.set(Host::Starting);
+            link.set(HostState::Starting);
             link.forget_waiting();
             log::error!(
                 "the process that load probes and isolated models are forked from {how}; it is started again"
@@ -259,7 +259,7 @@ impl Supervisor {
                     *lock(&self.process) = Some(process);
                     self.socket = Arc::new(socket);
                     self.started = Instant::now();
-                    link.set(Host::Running(Arc::clone(&self.socket)));
+                    link.set(HostState::Running(Arc::clone(&self.socket)));
                     log::info!(
                         "the process that load probes and isolated models are forked from runs again"
                     );
@@ -270,7 +270,7 @@ impl Supervisor {
                         "the process that load probes and isolated models are forked from cannot be started again: {error}"
                     );
                     log::error!("{why}; that is tried again");
-                    link.set(Host::Lost(why));
+                    link.set(HostState::Lost(why));
                 }
             }
         }

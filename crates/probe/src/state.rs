@@ -15,7 +15,7 @@ pub(crate) const LONGEST_START: Duration = Duration::from_secs(60);
 /// What requests and the supervisor share.
 #[derive(Default)]
 pub(crate) struct LinkState {
-    host: Mutex<Host>,
+    host: Mutex<HostState>,
     changed: Condvar,
     /// Loads that wait for their reports, by the number of the request.
     waiting: Mutex<HashMap<u64, Sender<ProbeOutcome>>>,
@@ -23,7 +23,7 @@ pub(crate) struct LinkState {
 
 /// The host, as requests see it.
 #[derive(Default)]
-pub(crate) enum Host {
+pub(crate) enum HostState {
     Running(Arc<UnixDatagram>),
     /// The host is being started, or started again.
     #[default]
@@ -34,7 +34,7 @@ pub(crate) enum Host {
 
 impl LinkState {
     /// Tells requests of another state of the host.
-    pub(crate) fn set(&self, host: Host) {
+    pub(crate) fn set(&self, host: HostState) {
         *lock(&self.host) = host;
         self.changed.notify_all();
     }
@@ -72,11 +72,13 @@ impl LinkState {
         let mut host = lock(&self.host);
         loop {
             match &*host {
-                Host::Running(socket) if gone.is_none_or(|gone| !Arc::ptr_eq(gone, socket)) => {
+                HostState::Running(socket)
+                    if gone.is_none_or(|gone| !Arc::ptr_eq(gone, socket)) =>
+                {
                     return Ok(Arc::clone(socket));
                 }
-                Host::Lost(why) => return Err(io::Error::other(why.clone())),
-                Host::Running(_) | Host::Starting => {}
+                HostState::Lost(why) => return Err(io::Error::other(why.clone())),
+                HostState::Running(_) | HostState::Starting => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

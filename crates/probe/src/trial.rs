@@ -10,7 +10,7 @@ use tensorserve_platform::{
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{Signature, TensorSpec};
 
-use crate::messages::{ProbeRequest, Progress};
+use crate::messages::{ProbeProgress, ProbeRequest};
 
 /// Trials may take half as long as the load and the runs did, within these limits.
 const SHORTEST_TRIALS: Duration = Duration::from_millis(100);
@@ -21,26 +21,26 @@ const HIGHEST_RANK: usize = 8;
 /// Loads and runs a version, and writes how far it has come to `progress`.
 pub(crate) fn load_and_run(platform: &Platform, request: &ProbeRequest, progress: &mut impl Write) {
     let started = Instant::now();
-    tell(progress, &Progress::Loading);
+    tell(progress, &ProbeProgress::Loading);
     let loaded = match platform.loader.load(&request.folder, &request.options()) {
         Ok(loaded) => loaded,
-        Err(error) => return tell(progress, &stage_of(&error).unwrap_or(Progress::Refused)),
+        Err(error) => return tell(progress, &stage_of(&error).unwrap_or(ProbeProgress::Refused)),
     };
     for (index, signature) in loaded.signatures.iter().enumerate() {
         if !signature.read_only {
             continue; // A run may have effects outside the process.
         }
-        tell(progress, &Progress::Running(signature.name.clone()));
+        tell(progress, &ProbeProgress::Running(signature.name.clone()));
         let Err(error) = run_declared(&*loaded.executable, index, signature) else {
             continue;
         };
         let refusal = unset::refusal(&error, signature, &loaded.signatures);
-        let unset = refusal.map(|refusal| Progress::Unset(refusal.message().to_owned()));
+        let unset = refusal.map(|refusal| ProbeProgress::Unset(refusal.message().to_owned()));
         if let Some(stage) = unset.or_else(|| stage_of(&error)) {
             return tell(progress, &stage);
         }
     }
-    tell(progress, &Progress::Ran);
+    tell(progress, &ProbeProgress::Ran);
     let time = (started.elapsed() / 2).clamp(SHORTEST_TRIALS, LONGEST_TRIALS);
     let deadline = Instant::now() + time;
     for trial in trials(&loaded.signatures) {
@@ -49,10 +49,10 @@ pub(crate) fn load_and_run(platform: &Platform, request: &ProbeRequest, progress
         }
         trial.run(&*loaded.executable, progress);
     }
-    tell(progress, &Progress::Tried);
+    tell(progress, &ProbeProgress::Tried);
 }
 
-fn tell(progress: &mut impl Write, stage: &Progress) {
+fn tell(progress: &mut impl Write, stage: &ProbeProgress) {
     if let Ok(mut line) = serde_json::to_vec(stage) {
         line.push(b'\n');
         let _ = progress.write_all(&line);
@@ -61,9 +61,9 @@ fn tell(progress: &mut impl Write, stage: &Progress) {
 
 /// The stage to report for an error. Other errors than exhausted memory and unset variables do not fail the version:
 /// a model may reject synthetic inputs.
-fn stage_of(error: &Error) -> Option<Progress> {
+fn stage_of(error: &Error) -> Option<ProbeProgress> {
     let is_memory = error.code() == Code::ResourceExhausted;
-    is_memory.then(|| Progress::OutOfMemory(error.message().to_owned()))
+    is_memory.then(|| ProbeProgress::OutOfMemory(error.message().to_owned()))
 }
 
 /// Runs a signature on one row, and on two if it takes batches.
@@ -82,7 +82,7 @@ pub(crate) fn run_declared(
 }
 
 /// A run of a signature whose input number `position` has another shape than declared.
-struct Trial<'s> {
+struct ShapeTrial<'s> {
     index: usize,
     signature: &'s Signature,
     position: usize,
@@ -91,7 +91,7 @@ struct Trial<'s> {
 }
 
 /// The trials of all signatures that may run on other shapes than the declared ones.
-fn trials(signatures: &[Signature]) -> Vec<Trial<'_>> {
+fn trials(signatures: &[Signature]) -> Vec<ShapeTrial<'_>> {
     let mut trials = Vec::new();
     for (index, signature) in signatures.iter().enumerate() {
         // Other shapes never reach the runtime where a signature insists on the declared ones.
@@ -104,16 +104,16 @@ fn trials(signatures: &[Signature]) -> Vec<Trial<'_>> {
                 continue;
             };
             let shapes = other_shapes(&dims, &sizes).into_iter();
-            trials.extend(shapes.map(|dims| Trial { index, signature, position, spec, dims }));
+            trials.extend(shapes.map(|dims| ShapeTrial { index, signature, position, spec, dims }));
         }
     }
     trials
 }
 
-impl Trial<'_> {
+impl ShapeTrial<'_> {
     /// Runs it. What the run returns does not matter.
     fn run(&self, executable: &dyn Executable, progress: &mut impl Write) {
-        let Trial { signature, spec, dims, .. } = self;
+        let ShapeTrial { signature, spec, dims, .. } = self;
         let other = synthetic_input(spec, signature, dims);
         let Some((mut inputs, other)) = synthetic_inputs(signature, 1).zip(other) else {
             return; // They would be large.
@@ -123,7 +123,7 @@ impl Trial<'_> {
         }
         let (alias, name) = (&spec.alias, &signature.name);
         let which = format!("input {alias:?} of signature {name:?} with the shape {dims:?}");
-        tell(progress, &Progress::Trying(which));
+        tell(progress, &ProbeProgress::Trying(which));
         let _ = executable.run(self.index, &inputs, RunOptions::default());
     }
 }

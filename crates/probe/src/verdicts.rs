@@ -31,7 +31,7 @@ pub(crate) struct VersionFingerprint(String);
 #[derive(Default)]
 struct Seen {
     /// By directory and settings.
-    fingerprints: HashMap<(PathBuf, String), (Vec<FileState>, VersionFingerprint)>,
+    fingerprints: HashMap<(PathBuf, String), (Vec<FileStamp>, VersionFingerprint)>,
     verdicts: HashMap<VersionFingerprint, Verdict>,
 }
 
@@ -39,7 +39,7 @@ struct Seen {
 const MOST_SEEN: usize = 10_000;
 
 /// A file of a version: its path, size and time of change.
-type FileState = (PathBuf, u64, Option<SystemTime>);
+type FileStamp = (PathBuf, u64, Option<SystemTime>);
 
 pub(crate) struct Verdicts {
     folder: PathBuf,
@@ -143,7 +143,7 @@ impl Verdicts {
 }
 
 /// Lists `path` itself if it is a file, or all files below it.
-fn list_files(path: &Path, files: &mut Vec<FileState>) -> io::Result<()> {
+fn list_files(path: &Path, files: &mut Vec<FileStamp>) -> io::Result<()> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_dir() {
         files.push((path.to_owned(), metadata.len(), metadata.modified().ok()));

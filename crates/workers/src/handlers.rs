@@ -7,8 +7,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::pool::{WorkerCall, WorkerLimits};
-use super::wire::{Frame, RAISED};
-use super::{HandlerError, PoolOwner, Program, Subject, Workers, WorkersConfig, environment};
+use super::wire::{RAISED, WireFrame};
+use super::{HandlerError, PoolOwner, Subject, WorkerProgram, Workers, WorkersConfig, environment};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The numbers of the functions in `python/handlers.py`.
@@ -108,7 +108,8 @@ impl Handlers {
         let modules = [("tensorserve_handlers", include_str!("../../../python/handlers.py"))];
         let threads = workers.config().threads.to_string();
         let settings = [("code", code_text), ("threads", threads.as_str())];
-        let mut program = Program::new(SCRIPT, code_text.to_owned(), python, &modules, &settings);
+        let mut program =
+            WorkerProgram::new(SCRIPT, code_text.to_owned(), python, &modules, &settings);
         program.variables.clone_from(&workers.config().variables);
         let WorkersConfig { count, threads, timeout, memory_limit, .. } = *workers.config();
         let limits = WorkerLimits { threads, timeout, memory: memory_limit };
@@ -224,7 +225,7 @@ impl<'a> HandlerContext<'a> {
 }
 
 /// The reply, unless it is an exception.
-fn check_exception(frame: Frame) -> Result<Frame, HandlerError> {
+fn check_exception(frame: WireFrame) -> Result<WireFrame, HandlerError> {
     if frame.kind != RAISED {
         return Ok(frame);
     }
@@ -240,7 +241,7 @@ fn check_exception(frame: Frame) -> Result<Frame, HandlerError> {
     Err(HandlerError { status, error: Error::new(code, text), title })
 }
 
-fn reply(frame: Frame) -> Result<HandlerReply, HandlerError> {
+fn reply(frame: WireFrame) -> Result<HandlerReply, HandlerError> {
     let content_type = frame.fields.into_iter().next().flatten();
     // It becomes the value of a header, and a line break would forge another one.
     let is_invalid = |text: &&String| !text.bytes().all(|byte| matches!(byte, b' '..=b'~'));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{interval, sleep, sleep_until, timeout};
 
 use super::ActiveKeeper;
-use super::lane::{ExchangeError, Lane};
+use super::connection::{ExchangeError, WorkerConnection};
 use super::pool::WorkerPool;
 use super::process::{self, KeeperCommand, ProcessEnd, Worker, WorkerProcess};
 use tensorserve_os::{self as os, machine};
@@ -105,9 +105,9 @@ async fn run_process(
 ) -> Result<u64, StartError> {
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let started = process::start(&pool.program, id, Arc::clone(name));
-    let (worker, lane, mut process) = started.map_err(StartError::permanent)?;
+    let (worker, connection, mut process) = started.map_err(StartError::permanent)?;
     let worker = Arc::new(worker);
-    match wait_until_ready(&lane, &mut process, pool).await {
+    match wait_until_ready(&connection, &mut process, pool).await {
         StartOutcome::Ready(about) => match report.take() {
             Some(report) => drop(report.send(Ok(about))),
             None => log::info!("{name}: ready"),
@@ -125,7 +125,7 @@ async fn run_process(
             return Err(StartError { error, is_permanent: false });
         }
     }
-    pool.add(Arc::clone(&worker), lane);
+    pool.add(Arc::clone(&worker), connection);
     let active = ActiveKeeper::new(&pool.active_keepers);
     let (worker_of_task, pool_of_task) = (Arc::clone(&worker), Arc::clone(pool));
     let mut running = tokio::spawn(async move {
@@ -162,18 +162,18 @@ enum StartOutcome {
 
 /// Waits until the process has set itself up.
 async fn wait_until_ready(
-    lane: &Lane,
+    connection: &WorkerConnection,
     process: &mut WorkerProcess,
     pool: &WorkerPool,
 ) -> StartOutcome {
-    let channel = match lane.channel() {
-        Ok(channel) => channel,
+    let watched = match connection.watched() {
+        Ok(watched) => watched,
         Err(error) => {
             let message = format!("its socket cannot be watched: {error}");
             return StartOutcome::Failed(Error::unavailable(message).with_source(error));
         }
     };
-    let reply = channel.receive();
+    let reply = watched.receive();
     tokio::pin!(reply);
     let limit = pause(pool, START_TIMEOUT);
     tokio::pin!(limit);

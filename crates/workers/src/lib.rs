@@ -2,9 +2,9 @@
 //!
 //! [`Workers`] has one thread, on which a keeper for each process starts it, supervises it, forwards
 //! its output, and starts the next one when it has ended (`keeper`, `process`). Each process serves
-//! calls on several lanes, each with a thread of its own. The processes of one program form a pool
-//! that leases a lane for one call at a time (`pool`). A call is written to the lane's socket and its
-//! reply awaited on the caller's own thread, so that no other thread is woken (`lane`, `wire`). The
+//! calls on several connections, each with a thread of its own. The processes of one program form a pool
+//! that leases a connection for one call at a time (`pool`). A call is written to the connection's socket and its
+//! reply awaited on the caller's own thread, so that no other thread is woken (`connection`, `wire`). The
 //! programs are in [`handlers`], and those of other crates run with [`program`].
 //!
 //! Nothing here depends on models, HTTP or protocols.
@@ -27,15 +27,15 @@ use tokio::sync::oneshot;
 
 pub use self::config::WorkersConfig;
 use self::pool::{WorkerCall, WorkerLimits, WorkerPool};
-use self::wire::Frame;
+use self::wire::WireFrame;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod blocking;
 mod config;
+mod connection;
 mod environment;
 pub mod handlers;
 mod keeper;
-mod lane;
 mod log;
 mod pool;
 mod process;
@@ -118,7 +118,7 @@ pub(crate) struct Subject {
 }
 
 /// A program for worker processes.
-pub(crate) struct Program {
+pub(crate) struct WorkerProgram {
     pub(crate) subject: Subject,
     /// The name in logs and in the list of processes.
     pub(crate) name: String,
@@ -130,7 +130,7 @@ pub(crate) struct Program {
     pub(crate) variables: Vec<(String, String)>,
 }
 
-impl Program {
+impl WorkerProgram {
     /// A program of modules (name and source), the first of which serves the calls and receives
     /// `settings`.
     fn new(
@@ -154,7 +154,7 @@ impl Program {
         let (modules, settings) = (Value::from(modules), Value::from(settings));
         let boot = include_str!("../../../python/boot.py");
         let text = format!("{boot}boot({modules}, {settings})\n");
-        Program { subject, name, python, text, variables: Vec::new() }
+        WorkerProgram { subject, name, python, text, variables: Vec::new() }
     }
 }
 
@@ -177,7 +177,7 @@ impl PoolOwner {
         preferred: Option<u64>,
         call: &WorkerCall<'_>,
         deadline: Instant,
-    ) -> Result<(Frame, u64), HandlerError> {
+    ) -> Result<(WireFrame, u64), HandlerError> {
         self.pool.call(preferred, call, deadline).await
     }
 }
@@ -233,7 +233,12 @@ impl Workers {
     }
 
     /// Starts `count` processes of a program, and waits until all are ready.
-    fn start(&self, program: Program, count: usize, limits: WorkerLimits) -> Result<PoolOwner> {
+    fn start(
+        &self,
+        program: WorkerProgram,
+        count: usize,
+        limits: WorkerLimits,
+    ) -> Result<PoolOwner> {
         let keepers = self.keeper_runtime()?;
         let active = Arc::clone(&self.0.active_keepers);
         let pool = Arc::new(WorkerPool::new(program, limits, keepers.clone(), active));

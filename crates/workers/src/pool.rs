@@ -1,6 +1,6 @@
 //! The workers of one program, and the queue of calls to them.
 //!
-//! A worker serves one call on each of its lanes. It gets a call if it has none, or if it has offered
+//! A worker serves one call on each of its connections. It gets a call if it has none, or if it has offered
 //! to take more because all of its calls wait; a call goes to the worker with the fewest. Calls
 //! wait in a queue for room. Those that continue what a worker has begun come first, and
 //! go to the same worker if it has room.
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use self::lease::{LaneLease, LeasedLane};
+use self::lease::{ConnectionLease, LeasedConnection};
 use super::blocking;
-use super::lane::{ExchangeError, Lane};
+use super::connection::{ExchangeError, WorkerConnection};
 use super::process::{KeeperCommand, ProcessEnd, Worker};
-use super::wire::Frame;
-use super::{HandlerError, Program};
+use super::wire::WireFrame;
+use super::{HandlerError, WorkerProgram};
 use tensorserve_tensor::error::{Code, Error};
 
 mod lease;
@@ -51,7 +51,7 @@ pub(super) struct WorkerLimits {
 
 /// The workers of one program.
 pub(super) struct WorkerPool {
-    pub(super) program: Program,
+    pub(super) program: WorkerProgram,
     pub(super) limits: WorkerLimits,
     /// The runtime of the keepers.
     pub(super) keepers: Handle,
@@ -64,10 +64,10 @@ pub(super) struct WorkerPool {
 struct PoolState {
     /// The workers that are ready, and those that only finish their calls.
     alive: Vec<PooledWorker>,
-    /// Calls that wait for a lane.
-    waiting: VecDeque<oneshot::Sender<LaneLease>>,
+    /// Calls that wait for a connection.
+    waiting: VecDeque<oneshot::Sender<ConnectionLease>>,
     /// Calls that wait and continue what a worker has begun.
-    resuming: VecDeque<oneshot::Sender<LaneLease>>,
+    resuming: VecDeque<oneshot::Sender<ConnectionLease>>,
     /// The number of leases so far.
     leases: u64,
     /// Consecutive failed starts.
@@ -79,13 +79,13 @@ struct PoolState {
 
 struct PooledWorker {
     worker: Arc<Worker>,
-    /// Its open lanes without a call; the most recently used is last.
-    free: Vec<Lane>,
+    /// Its open connections without a call; the most recently used is last.
+    free: Vec<WorkerConnection>,
     /// The calls that it serves.
     busy: usize,
     /// The further calls that it may get: it has offered to take some, because all of its calls wait.
     offered: usize,
-    /// The lanes whose call has timed out; their threads may never end.
+    /// The connections whose call has timed out; their threads may never end.
     stuck: usize,
     /// The number of the latest lease. The memory of a worker used recently is in the caches.
     last_lease: u64,
@@ -113,9 +113,13 @@ impl PooledWorker {
 }
 
 impl PoolState {
-    /// Takes a lane: of the preferred worker if it has room, otherwise of the one with the fewest
-    /// calls. `None` in the result is a lane that is still to be opened.
-    fn take_lane(&mut self, preferred: Option<u64>, threads: usize) -> Option<LeasedLane> {
+    /// Takes a connection: of the preferred worker if it has room, otherwise of the one with the fewest
+    /// calls. `None` in the result is a connection that is still to be opened.
+    fn take_connection(
+        &mut self,
+        preferred: Option<u64>,
+        threads: usize,
+    ) -> Option<LeasedConnection> {
         let with_room = || self.alive.iter().enumerate().filter(|(_, w)| w.has_room(threads));
         let wanted = with_room().find(|(_, pooled)| Some(pooled.worker.id) == preferred);
         let least = || with_room().min_by_key(|(_, w)| (w.busy, Reverse(w.last_lease)));
@@ -129,18 +133,18 @@ impl PoolState {
         }
         pooled.offered = if pooled.busy == 0 { 0 } else { pooled.offered.saturating_sub(1) };
         pooled.busy += 1;
-        Some(LeasedLane { worker: Arc::clone(&pooled.worker), lane: pooled.free.pop() })
+        Some(LeasedConnection { worker: Arc::clone(&pooled.worker), connection: pooled.free.pop() })
     }
 
     fn find(&mut self, worker: &Worker) -> Option<&mut PooledWorker> {
         self.alive.iter_mut().find(|pooled| pooled.worker.id == worker.id)
     }
 
-    /// Returns a lane after a call; one that is `None` cannot be used any more.
-    fn return_lane(&mut self, leased: LeasedLane, timeout: Duration) {
+    /// Returns a connection after a call; one that is `None` cannot be used any more.
+    fn return_connection(&mut self, leased: LeasedConnection, timeout: Duration) {
         if let Some(pooled) = self.find(&leased.worker) {
             pooled.busy -= 1;
-            pooled.free.extend(leased.lane);
+            pooled.free.extend(leased.connection);
             pooled.end_if_idle(timeout);
         }
     }
@@ -150,14 +154,14 @@ impl PoolState {
         self.alive.iter().all(|pooled| pooled.is_closed)
     }
 
-    fn next_call(&mut self) -> Option<oneshot::Sender<LaneLease>> {
+    fn next_call(&mut self) -> Option<oneshot::Sender<ConnectionLease>> {
         self.resuming.pop_front().or_else(|| self.waiting.pop_front())
     }
 }
 
 impl WorkerPool {
     pub(super) fn new(
-        program: Program,
+        program: WorkerProgram,
         limits: WorkerLimits,
         keepers: Handle,
         active_keepers: Arc<AtomicU64>,
@@ -169,15 +173,15 @@ impl WorkerPool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a worker that is ready, with its first lane.
-    pub(super) fn add(self: &Arc<Self>, worker: Arc<Worker>, lane: Lane) {
+    /// Adds a worker that is ready, with its first connection.
+    pub(super) fn add(self: &Arc<Self>, worker: Arc<Worker>, connection: WorkerConnection) {
         {
             let mut state = self.state();
             state.start_error = None;
             state.failed_starts = 0;
             let is_closed = state.stopped;
             worker.retired.fetch_or(is_closed, Relaxed);
-            let free = vec![lane];
+            let free = vec![connection];
             let pooled = PooledWorker {
                 worker,
                 free,
@@ -223,7 +227,7 @@ impl WorkerPool {
         }
     }
 
-    /// Hands lanes to the calls that wait.
+    /// Hands connections to the calls that wait.
     fn dispatch(self: &Arc<Self>) {
         loop {
             let (next, lease) = {
@@ -231,23 +235,23 @@ impl WorkerPool {
                 if state.resuming.is_empty() && state.waiting.is_empty() {
                     return;
                 }
-                let Some(leased) = state.take_lane(None, self.limits.threads) else {
+                let Some(leased) = state.take_connection(None, self.limits.threads) else {
                     return;
                 };
-                (state.next_call(), LaneLease::new(self, leased))
+                (state.next_call(), ConnectionLease::new(self, leased))
             };
             // A call may have been cancelled while it waited.
             if let Some(Err(mut unsent)) = next.map(|next| next.send(lease))
                 && let Some(leased) = unsent.leased.take()
             {
-                self.state().return_lane(leased, self.limits.timeout);
+                self.state().return_connection(leased, self.limits.timeout);
             }
         }
     }
 
-    /// Returns a lane after a call, and hands it to the next one.
-    fn release(self: &Arc<Self>, leased: LeasedLane) {
-        self.state().return_lane(leased, self.limits.timeout);
+    /// Returns a connection after a call, and hands it to the next one.
+    fn release(self: &Arc<Self>, leased: LeasedConnection) {
+        self.state().return_connection(leased, self.limits.timeout);
         self.dispatch();
     }
 
@@ -288,7 +292,7 @@ impl WorkerPool {
     }
 
     /// Has the keeper of a worker end its process after a failed exchange.
-    fn fail(self: &Arc<Self>, mut leased: LeasedLane, error: ExchangeError) -> CallError {
+    fn fail(self: &Arc<Self>, mut leased: LeasedConnection, error: ExchangeError) -> CallError {
         let (command, error) = match error {
             ExchangeError::NotSent => (KeeperCommand::Reap, CallError::NotSent),
             ExchangeError::Closed => (KeeperCommand::Reap, CallError::Ended),
@@ -300,7 +304,7 @@ impl WorkerPool {
             pooled.is_closed = true;
         }
         let _ = leased.worker.commands.send(command);
-        leased.lane = None;
+        leased.connection = None;
         self.release(leased);
         error
     }
@@ -330,12 +334,12 @@ impl WorkerPool {
         }
     }
 
-    /// Leases a lane for a call, of the preferred worker if it has room.
+    /// Leases a connection for a call, of the preferred worker if it has room.
     async fn lease(
         self: &Arc<Self>,
         preferred: Option<u64>,
         deadline: Instant,
-    ) -> Result<LaneLease, HandlerError> {
+    ) -> Result<ConnectionLease, HandlerError> {
         let waiting = match self.lease_or_wait(preferred)? {
             Leased::Now(lease) => return Ok(lease),
             Leased::Later(waiting) => waiting,
@@ -344,8 +348,11 @@ impl WorkerPool {
         self.waited(waited.ok().map(|lease| lease.ok()))
     }
 
-    /// Leases a lane for a call on this thread, which it blocks.
-    fn lease_blocking(self: &Arc<Self>, deadline: Instant) -> Result<LaneLease, HandlerError> {
+    /// Leases a connection for a call on this thread, which it blocks.
+    fn lease_blocking(
+        self: &Arc<Self>,
+        deadline: Instant,
+    ) -> Result<ConnectionLease, HandlerError> {
         match self.lease_or_wait(None)? {
             Leased::Now(lease) => Ok(lease),
             Leased::Later(waiting) => {
@@ -357,7 +364,10 @@ impl WorkerPool {
 
     /// The lease that a call has waited for: `None` at the deadline, and `Some(None)` if the queue has
     /// been cleared.
-    fn waited(&self, waited: Option<Option<LaneLease>>) -> Result<LaneLease, HandlerError> {
+    fn waited(
+        &self,
+        waited: Option<Option<ConnectionLease>>,
+    ) -> Result<ConnectionLease, HandlerError> {
         match waited {
             Some(Some(lease)) => Ok(lease),
             Some(None) => {
@@ -372,11 +382,11 @@ impl WorkerPool {
         }
     }
 
-    /// Leases a lane, or puts the call into the queue.
+    /// Leases a connection, or puts the call into the queue.
     fn lease_or_wait(self: &Arc<Self>, preferred: Option<u64>) -> Result<Leased, HandlerError> {
         let mut state = self.state();
-        if let Some(leased) = state.take_lane(preferred, self.limits.threads) {
-            return Ok(Leased::Now(LaneLease::new(self, leased)));
+        if let Some(leased) = state.take_connection(preferred, self.limits.threads) {
+            return Ok(Leased::Now(ConnectionLease::new(self, leased)));
         }
         self.check_available(&state)?;
         let (sender, receiver) = oneshot::channel();
@@ -404,7 +414,7 @@ impl WorkerPool {
         preferred: Option<u64>,
         call: &WorkerCall<'_>,
         deadline: Instant,
-    ) -> Result<(Frame, u64), HandlerError> {
+    ) -> Result<(WireFrame, u64), HandlerError> {
         let mut may_retry = true;
         loop {
             let mut lease = self.lease(preferred, deadline).await?;
@@ -424,7 +434,7 @@ impl WorkerPool {
         self: &Arc<Self>,
         call: &WorkerCall<'_>,
         deadline: Instant,
-    ) -> Result<Frame, HandlerError> {
+    ) -> Result<WireFrame, HandlerError> {
         let mut may_retry = true;
         loop {
             let mut lease = self.lease_blocking(deadline)?;
@@ -466,7 +476,7 @@ impl WorkerPool {
                 let error = Error::new(self.program.subject.timed_out, message);
                 Some(HandlerError::bad_gateway(error))
             }
-            CallError::NoLane(error) => {
+            CallError::NoConnection(error) => {
                 let message = format!("no further call can be sent to {subject}: {error}");
                 Some(HandlerError::of(Error::unavailable(message).with_source(error)))
             }
@@ -508,10 +518,10 @@ impl WorkerPool {
     }
 }
 
-/// A leased lane, or a place in the queue for one.
+/// A leased connection, or a place in the queue for one.
 enum Leased {
-    Now(LaneLease),
-    Later(oneshot::Receiver<LaneLease>),
+    Now(ConnectionLease),
+    Later(oneshot::Receiver<ConnectionLease>),
 }
 
 /// Why a call was given up after the duration `timeout`.
@@ -536,8 +546,8 @@ pub(super) struct WorkerCall<'a> {
 /// Why a call has no reply.
 enum CallError {
     NotSent,
-    /// A lane could not be opened.
-    NoLane(io::Error),
+    /// A connection could not be opened.
+    NoConnection(io::Error),
     /// The process has ended, or is being killed.
     Ended,
     /// The call took longer than calls may.

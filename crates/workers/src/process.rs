@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::lane::Lane;
+use super::connection::WorkerConnection;
 use super::log::ProcessLog;
-use super::{Program, leave_directory};
+use super::{WorkerProgram, leave_directory};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -41,14 +41,14 @@ pub(super) struct ProcessEnd {
     pub(super) last_lines: String,
 }
 
-/// A running process, as its callers use it. Each of its lanes serves one call at a time.
+/// A running process, as its callers use it. Each of its connections serves one call at a time.
 pub(super) struct Worker {
     pub(super) id: u64,
     pub(super) name: Arc<str>,
-    /// The socket through which the process gets its lanes.
+    /// The socket through which the process gets its connections.
     control: Arc<UnixStream>,
-    /// The socket of the lane that the main thread serves.
-    first_lane: Arc<UnixStream>,
+    /// The socket of the connection that the main thread serves.
+    first_connection: Arc<UnixStream>,
     /// The number of lines that it has printed.
     pub(super) lines: Arc<AtomicU64>,
     /// That number when it got a call while it had none.
@@ -74,11 +74,11 @@ pub(super) struct WorkerProcess {
     pub(super) end: watch::Sender<Option<ProcessEnd>>,
 }
 
-/// A process that has been started, with the lane of its main thread.
-pub(super) type StartedProcess = (Worker, Lane, WorkerProcess);
+/// A process that has been started, with the connection of its main thread.
+pub(super) type StartedProcess = (Worker, WorkerConnection, WorkerProcess);
 
 /// Starts a process. Call it on the keeper's runtime.
-pub(super) fn start(program: &Program, id: u64, name: Arc<str>) -> Result<StartedProcess> {
+pub(super) fn start(program: &WorkerProgram, id: u64, name: Arc<str>) -> Result<StartedProcess> {
     let python = program.python.display();
     spawn(program, id, name).map_err(|e| {
         let message = format!(
@@ -89,11 +89,11 @@ pub(super) fn start(program: &Program, id: u64, name: Arc<str>) -> Result<Starte
     })
 }
 
-fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<StartedProcess> {
+fn spawn(program: &WorkerProgram, id: u64, name: Arc<str>) -> io::Result<StartedProcess> {
     let (control, child_control) = UnixStream::pair()?;
     control.set_nonblocking(true)?;
     let replies = Arc::default();
-    let lane = Lane::open(&control, &replies)?;
+    let connection = WorkerConnection::open(&control, &replies)?;
     let mut program_file = os::memory_file()?;
     program_file.write_all(program.text.as_bytes())?;
     let (output, child_output) = io::pipe()?;
@@ -118,7 +118,7 @@ fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<StartedProces
         id,
         name,
         control,
-        first_lane: Arc::clone(&lane.socket),
+        first_connection: Arc::clone(&connection.socket),
         lines: log.counter(),
         lines_before_call: AtomicU64::new(0),
         replies,
@@ -130,7 +130,7 @@ fn spawn(program: &Program, id: u64, name: Arc<str>) -> io::Result<StartedProces
     let child = unkept.0.take().ok_or(io::ErrorKind::NotFound)?;
     Ok((
         worker,
-        lane,
+        connection,
         WorkerProcess { child, ended, log, offers, commands: received_commands, end },
     ))
 }
@@ -179,12 +179,12 @@ impl Worker {
     /// Closes the sockets, on which the process exits as soon as its main thread waits for a call.
     pub(super) fn close(&self) {
         let _ = self.control.shutdown(std::net::Shutdown::Both);
-        let _ = self.first_lane.shutdown(std::net::Shutdown::Both);
+        let _ = self.first_connection.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Opens another lane; its thread begins with the calls that it finds there.
-    pub(super) fn open_lane(&self) -> io::Result<Lane> {
-        Lane::open(&self.control, &self.replies)
+    /// Opens another connection; its thread begins with the calls that it finds there.
+    pub(super) fn open_connection(&self) -> io::Result<WorkerConnection> {
+        WorkerConnection::open(&self.control, &self.replies)
     }
 }
 /// Describes the exit of a process.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::pool::{WorkerCall, WorkerLimits};
 use super::wire::RAISED;
-use super::{PoolOwner, Program, Subject, Workers};
+use super::{PoolOwner, Subject, WorkerProgram, Workers};
 use tensorserve_tensor::error::{Code, Result};
 
 /// A program and its processes.
@@ -70,7 +70,7 @@ impl Workers {
         };
         let settings = spec.settings.iter().copied().chain([("threads", "1")]);
         let settings: Vec<(&str, &str)> = settings.collect();
-        let program = Program::new(subject, spec.name, spec.python, spec.modules, &settings);
+        let program = WorkerProgram::new(subject, spec.name, spec.python, spec.modules, &settings);
         let limits = WorkerLimits { threads: 1, timeout: spec.timeout, memory: spec.memory_limit };
         Ok(RunningProgram { pool: self.start(program, spec.count, limits)? })
     }

@@ -31,7 +31,7 @@ pub(super) const RAISED: u8 = 4;
 
 /// A frame in either direction.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct WireFrame {
     /// The number of the function to call, or the kind of the reply.
     pub(super) kind: u8,
     pub(super) fields: Vec<Option<String>>,
@@ -106,7 +106,7 @@ impl FramePrefix {
     }
 
     /// Decodes the frame in `bytes`; `body` is the body if it is in the memory file.
-    pub(super) fn decode(&self, bytes: Vec<u8>, body: Option<Vec<u8>>) -> Result<Frame> {
+    pub(super) fn decode(&self, bytes: Vec<u8>, body: Option<Vec<u8>>) -> Result<WireFrame> {
         let (mut lengths, mut text) = bytes
             .get(PREFIX..PREFIX + self.header)
             .and_then(|header| header.split_at_checked(self.count * 4))
@@ -129,7 +129,7 @@ impl FramePrefix {
             }
             None => return Err(invalid_frame()),
         };
-        Ok(Frame { kind: self.kind, fields, body })
+        Ok(WireFrame { kind: self.kind, fields, body })
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The frame that the other side reads.
-    fn decode(bytes: &[u8], memory: Option<&[u8]>) -> Result<Option<Frame>> {
+    fn decode(bytes: &[u8], memory: Option<&[u8]>) -> Result<Option<WireFrame>> {
         let Some(prefix) = FramePrefix::read(bytes)? else {
             return Ok(None);
         };
@@ -175,7 +175,7 @@ mod tests {
             prop_assert!(!in_memory);
             let body = Bytes::from(body);
             let read = decode(&frame, None).expect("valid");
-            prop_assert_eq!(read, Some(Frame { kind, fields, body }));
+            prop_assert_eq!(read, Some(WireFrame { kind, fields, body }));
         }
 
         #[test]

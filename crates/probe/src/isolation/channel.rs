@@ -33,7 +33,7 @@ const MISSING: u64 = 1 << 63;
 
 /// A message: what `kind`, `numbers` and `text` mean is up to the sides.
 #[derive(Debug, Default)]
-pub(crate) struct Frame {
+pub(crate) struct ChannelFrame {
     pub(crate) kind: u32,
     pub(crate) numbers: [u64; 3],
     pub(crate) text: String,
@@ -63,7 +63,7 @@ impl Channel {
     ///
     /// # Errors
     /// If the other side has ended; no memory.
-    pub(crate) fn send(&self, frame: &Frame) -> io::Result<()> {
+    pub(crate) fn send(&self, frame: &ChannelFrame) -> io::Result<()> {
         let mut bytes = vec![0; PREFIX];
         for number in frame.numbers {
             bytes.extend_from_slice(&number.to_ne_bytes());
@@ -99,10 +99,10 @@ impl Channel {
     ///
     /// # Errors
     /// If the other side has ended, or sends what is not a frame; after the time limit of the socket.
-    pub(crate) fn receive(&self) -> io::Result<Frame> {
+    pub(crate) fn receive(&self) -> io::Result<ChannelFrame> {
         let mut prefix = [0; PREFIX];
         (&self.socket).read_exact(&mut prefix)?;
-        let mut fields = Fields { bytes: &prefix };
+        let mut fields = FrameReader { bytes: &prefix };
         let (kind, header) = (fields.u32()?, fields.u32()? as usize);
         let size = fields.u64()?;
         let length = usize::try_from(size & !IN_MEMORY).map_err(|_| cut_short())?;
@@ -127,7 +127,7 @@ impl Channel {
     }
 
     /// Returns the memory of large frames to the system. Neither side may be reading or writing.
-    pub(crate) fn shrink(&self, frame: &Frame) {
+    pub(crate) fn shrink(&self, frame: &ChannelFrame) {
         let was_large = frame.tensors.iter().any(|t| t.byte_len() as u64 > MAX_IDLE_MEMORY / 4);
         if was_large && self.memory.metadata().is_ok_and(|file| file.len() > MAX_IDLE_MEMORY) {
             let _ = self.memory.set_len(0);
@@ -201,8 +201,8 @@ fn pack(bytes: &mut Vec<u8>, tensor: &Tensor) {
     }
 }
 
-fn decode(kind: u32, header: &[u8], body: Buffer) -> io::Result<Frame> {
-    let mut fields = Fields { bytes: header };
+fn decode(kind: u32, header: &[u8], body: Buffer) -> io::Result<ChannelFrame> {
+    let mut fields = FrameReader { bytes: header };
     let numbers = [fields.u64()?, fields.u64()?, fields.u64()?];
     let length = fields.size()?;
     let text = String::from_utf8_lossy(fields.take(length)?).into_owned();
@@ -221,7 +221,7 @@ fn decode(kind: u32, header: &[u8], body: Buffer) -> io::Result<Frame> {
         let shape = Shape::new(&dims).map_err(io::Error::other)?;
         tensors.push(unpack(dtype, shape, body.slice(start..at))?);
     }
-    Ok(Frame { kind, numbers, text, tensors })
+    Ok(ChannelFrame { kind, numbers, text, tensors })
 }
 
 fn unpack(dtype: DType, shape: Shape, data: Buffer) -> io::Result<Tensor> {
@@ -229,9 +229,9 @@ fn unpack(dtype: DType, shape: Shape, data: Buffer) -> io::Result<Tensor> {
         return Tensor::numeric(dtype, shape, data).map_err(io::Error::other);
     }
     let count = shape.elements().map_err(io::Error::other)?;
-    let mut ends = Fields { bytes: data.as_slice() };
+    let mut ends = FrameReader { bytes: data.as_slice() };
     let length = count.checked_mul(size_of::<u64>()).ok_or_else(cut_short)?;
-    let mut strings = Fields { bytes: data.as_slice() };
+    let mut strings = FrameReader { bytes: data.as_slice() };
     strings.take(length)?;
     let mut values = StringsBuilder::with_capacity(count, strings.bytes.len());
     let mut start = 0;
@@ -249,11 +249,11 @@ fn unpack(dtype: DType, shape: Shape, data: Buffer) -> io::Result<Tensor> {
 }
 
 /// The rest of the bytes to decode.
-struct Fields<'b> {
+struct FrameReader<'b> {
     bytes: &'b [u8],
 }
 
-impl<'b> Fields<'b> {
+impl<'b> FrameReader<'b> {
     fn take(&mut self, length: usize) -> io::Result<&'b [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(length).ok_or_else(cut_short)?;
         self.bytes = rest;
@@ -293,7 +293,8 @@ mod tests {
 
     fn exchanged(tensors: Vec<Tensor>) -> Vec<Tensor> {
         let (here, there) = Channel::pair().expect("a channel");
-        let frame = Frame { kind: 7, numbers: [1, 2, u64::MAX], text: "é\n".to_owned(), tensors };
+        let frame =
+            ChannelFrame { kind: 7, numbers: [1, 2, u64::MAX], text: "é\n".to_owned(), tensors };
         here.send(&frame).expect("sent");
         let received = there.receive().expect("received");
         assert_eq!((received.kind, received.numbers), (7, frame.numbers));

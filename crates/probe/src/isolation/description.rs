@@ -13,7 +13,7 @@ use tensorserve_tensor::{
 /// [`Loaded`] without its executable.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VersionDescription {
-    signatures: Vec<SignatureDescription>,
+    signatures: Vec<IsolatedSignature>,
     pub(crate) bytes: u64,
     pub(crate) marshalled_hooks: bool,
     /// Whether it has external operations.
@@ -21,11 +21,11 @@ pub(crate) struct VersionDescription {
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct SignatureDescription {
+struct IsolatedSignature {
     name: String,
     method_name: String,
-    inputs: Vec<SpecDescription>,
-    outputs: Vec<SpecDescription>,
+    inputs: Vec<IsolatedSpec>,
+    outputs: Vec<IsolatedSpec>,
     /// The inputs with default values.
     defaults: Vec<String>,
     base64_images: bool,
@@ -51,7 +51,7 @@ enum RowsDescription {
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct SpecDescription {
+struct IsolatedSpec {
     alias: String,
     tensor_name: String,
     dtype_number: i32,
@@ -76,7 +76,7 @@ enum ShapeDescription {
 impl VersionDescription {
     /// The description of a version, and the default values of its signatures in order.
     pub(crate) fn of(loaded: &Loaded) -> (Self, Vec<Tensor>) {
-        let signatures = loaded.signatures.iter().map(SignatureDescription::of).collect();
+        let signatures = loaded.signatures.iter().map(IsolatedSignature::of).collect();
         let description = VersionDescription {
             signatures,
             bytes: loaded.bytes,
@@ -107,13 +107,13 @@ impl VersionDescription {
     }
 }
 
-impl SignatureDescription {
+impl IsolatedSignature {
     fn of(signature: &Signature) -> Self {
-        SignatureDescription {
+        IsolatedSignature {
             name: signature.name.clone(),
             method_name: signature.method_name.clone(),
-            inputs: signature.inputs.iter().map(SpecDescription::of).collect(),
-            outputs: signature.outputs.iter().map(SpecDescription::of).collect(),
+            inputs: signature.inputs.iter().map(IsolatedSpec::of).collect(),
+            outputs: signature.outputs.iter().map(IsolatedSpec::of).collect(),
             defaults: signature.defaults.iter().map(|(alias, _)| alias.clone()).collect(),
             base64_images: signature.images == ImageEncoding::Base64Url,
             takes_images: signature.takes_images,
@@ -132,8 +132,8 @@ impl SignatureDescription {
         Signature {
             name: self.name.clone(),
             method_name: self.method_name.clone(),
-            inputs: self.inputs.iter().map(SpecDescription::spec).collect(),
-            outputs: self.outputs.iter().map(SpecDescription::spec).collect(),
+            inputs: self.inputs.iter().map(IsolatedSpec::spec).collect(),
+            outputs: self.outputs.iter().map(IsolatedSpec::spec).collect(),
             defaults,
             images: if self.base64_images { ImageEncoding::Base64Url } else { ImageEncoding::Raw },
             takes_images: self.takes_images,
@@ -179,10 +179,10 @@ impl RowsDescription {
     }
 }
 
-impl SpecDescription {
+impl IsolatedSpec {
     fn of(spec: &TensorSpec) -> Self {
         let sparse = spec.sparse.clone();
-        SpecDescription {
+        IsolatedSpec {
             alias: spec.alias.clone(),
             tensor_name: spec.tensor_name.clone(),
             dtype_number: spec.dtype_number,

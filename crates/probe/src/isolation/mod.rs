@@ -4,9 +4,9 @@
 //! * The probe host forks a keeper, and the keeper the process (`process`); the module `isolated` is the
 //!   server's side;
 //! * both sides exchange frames over channels: a socket and a file in memory (`channel`). One channel is
-//!   for control, the others, the lanes, each carry one run at a time.
+//!   for control, the others, the run channels, each carry one run at a time.
 
-pub(crate) use self::channel::{Channel, Frame};
+pub(crate) use self::channel::{Channel, ChannelFrame};
 pub(crate) use self::description::{OpRunDescription, VersionDescription};
 pub(crate) use self::process::keep;
 

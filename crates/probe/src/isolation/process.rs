@@ -14,7 +14,7 @@ use tensorserve_os::fork::fork;
 use tensorserve_platform::{Executable, Platforms, RunOptions, unset};
 use tensorserve_tensor::error::{Error, Result};
 
-use super::channel::{Channel, Frame};
+use super::channel::{Channel, ChannelFrame};
 use super::description::{OpRunDescription, VersionDescription};
 use super::{kind, reply};
 use crate::messages::ProbeRequest;
@@ -36,10 +36,10 @@ pub(crate) fn keep(request: &ProbeRequest, platforms: &Platforms, files: Vec<Own
     let Some(control) = channels.next() else {
         return 1;
     };
-    let mut lanes = Some(channels.collect::<Vec<_>>());
-    let forked = fork(|| load_and_serve(request, platforms, &control, lanes.take()));
+    let mut run_channels = Some(channels.collect::<Vec<_>>());
+    let forked = fork(|| load_and_serve(request, platforms, &control, run_channels.take()));
     // The keeper's copies would hide the end of the process.
-    drop(lanes);
+    drop(run_channels);
     let ended = match forked {
         Ok(mut process) => {
             let Ok(socket) = control.socket.try_clone() else {
@@ -50,7 +50,11 @@ pub(crate) fn keep(request: &ProbeRequest, platforms: &Platforms, files: Vec<Own
         }
         Err(error) => format!("cannot start: {error}"),
     };
-    i32::from(control.send(&Frame { kind: kind::ENDED, text: ended, ..Frame::default() }).is_err())
+    i32::from(
+        control
+            .send(&ChannelFrame { kind: kind::ENDED, text: ended, ..ChannelFrame::default() })
+            .is_err(),
+    )
 }
 
 /// Ends the keeper when the server closes the channel. The server sends nothing on it.
@@ -64,10 +68,10 @@ fn load_and_serve(
     request: &ProbeRequest,
     platforms: &Platforms,
     control: &Channel,
-    lanes: Option<Vec<Channel>>,
+    run_channels: Option<Vec<Channel>>,
 ) -> i32 {
     let platform = platforms.iter().find(|platform| platform.info.name == request.platform);
-    let Some((platform, lanes)) = platform.zip(lanes) else {
+    let Some((platform, run_channels)) = platform.zip(run_channels) else {
         return 1;
     };
     let loaded = match platform.loader.load(&request.folder, &request.options()) {
@@ -86,15 +90,16 @@ fn load_and_serve(
     }
     let (description, defaults) = VersionDescription::of(&loaded);
     let text = serde_json::to_string(&description).unwrap_or_default();
-    let frame = Frame { kind: kind::LOADED, text, tensors: defaults, ..Frame::default() };
+    let frame =
+        ChannelFrame { kind: kind::LOADED, text, tensors: defaults, ..ChannelFrame::default() };
     if control.send(&frame).is_err() {
         return 1;
     }
     thread::scope(|scope| {
-        for lane in lanes {
+        for channel in run_channels {
             let executable = &*loaded.executable;
             scope.spawn(move || {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(&lane, executable)));
+                let served = catch_unwind(AssertUnwindSafe(|| serve(&channel, executable)));
                 if served.is_err() {
                     exit_now(PANICKED);
                 }
@@ -104,17 +109,17 @@ fn load_and_serve(
     0
 }
 
-/// Runs what arrives on a lane, until the server closes it.
-fn serve(lane: &Channel, executable: &dyn Executable) {
-    while let Ok(request) = lane.receive() {
+/// Runs what arrives on a run channel, until the server closes it.
+fn serve(channel: &Channel, executable: &dyn Executable) {
+    while let Ok(request) = channel.receive() {
         let answer = run(&request, executable).unwrap_or_else(|error| failed(&error));
-        if lane.send(&answer).is_err() {
+        if channel.send(&answer).is_err() {
             return;
         }
     }
 }
 
-fn run(request: &Frame, executable: &dyn Executable) -> Result<Frame> {
+fn run(request: &ChannelFrame, executable: &dyn Executable) -> Result<ChannelFrame> {
     let [signature, threads, timeout] = request.numbers;
     let signature = usize::try_from(signature).unwrap_or(usize::MAX);
     let options = RunOptions {
@@ -123,17 +128,17 @@ fn run(request: &Frame, executable: &dyn Executable) -> Result<Frame> {
     };
     if request.kind == kind::RUN {
         let tensors = executable.run(signature, &request.tensors, options)?;
-        return Ok(Frame { kind: reply::DONE, tensors, ..Frame::default() });
+        return Ok(ChannelFrame { kind: reply::DONE, tensors, ..ChannelFrame::default() });
     }
     let (tensors, runs) = executable.profile(signature, &request.tensors, options)?;
     let runs: Vec<OpRunDescription> = runs.into_iter().map(OpRunDescription::from).collect();
     let text = serde_json::to_string(&runs)
         .map_err(|error| Error::internal("the profile cannot be sent").with_source(error))?;
-    Ok(Frame { kind: reply::DONE, text, tensors, ..Frame::default() })
+    Ok(ChannelFrame { kind: reply::DONE, text, tensors, ..ChannelFrame::default() })
 }
 
-fn failed(error: &Error) -> Frame {
+fn failed(error: &Error) -> ChannelFrame {
     let numbers = [u64::from(error.code().grpc()), 0, 0];
     let text = error.message().to_owned();
-    Frame { kind: reply::FAILED, numbers, text, tensors: Vec::new() }
+    ChannelFrame { kind: reply::FAILED, numbers, text, tensors: Vec::new() }
 }

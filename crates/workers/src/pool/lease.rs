@@ -1,32 +1,32 @@
-//! The exclusive use of a lane of a worker for one call.
+//! The exclusive use of a connection of a worker for one call.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{CallError, HandlerError, WorkerCall, WorkerPool};
-use crate::lane::{ExchangeError, Lane, LaneChannel};
+use crate::connection::{ExchangeError, WatchedConnection, WorkerConnection};
 use crate::process::Worker;
-use crate::wire::Frame;
+use crate::wire::WireFrame;
 use tensorserve_tensor::error::Error;
 
-/// A lane of a worker, which is `None` while it is not open.
-pub(super) struct LeasedLane {
+/// A connection of a worker, which is `None` while it is not open.
+pub(super) struct LeasedConnection {
     pub(super) worker: Arc<Worker>,
-    pub(super) lane: Option<Lane>,
+    pub(super) connection: Option<WorkerConnection>,
 }
 
-/// The exclusive use of a lane, until this is dropped.
-pub(super) struct LaneLease {
+/// The exclusive use of a connection, until this is dropped.
+pub(super) struct ConnectionLease {
     pool: Arc<WorkerPool>,
-    pub(super) leased: Option<LeasedLane>,
+    pub(super) leased: Option<LeasedConnection>,
     /// When the call in progress, whose reply has not been received, times out.
     ends: Option<Instant>,
 }
 
-impl LaneLease {
-    pub(super) fn new(pool: &Arc<WorkerPool>, leased: LeasedLane) -> Self {
-        LaneLease { pool: Arc::clone(pool), leased: Some(leased), ends: None }
+impl ConnectionLease {
+    pub(super) fn new(pool: &Arc<WorkerPool>, leased: LeasedConnection) -> Self {
+        ConnectionLease { pool: Arc::clone(pool), leased: Some(leased), ends: None }
     }
 
     pub(super) fn worker(&self) -> Result<Arc<Worker>, HandlerError> {
@@ -38,25 +38,25 @@ impl LaneLease {
         &mut self,
         call: &WorkerCall<'_>,
         deadline: Instant,
-    ) -> Result<Frame, CallError> {
+    ) -> Result<WireFrame, CallError> {
         let Some(leased) = &mut self.leased else {
             return Err(CallError::NotSent);
         };
         let ends = Instant::now() + self.pool.limits.timeout;
-        let received = match leased.channel() {
-            Ok(channel) => {
-                // From the first byte until it has replied, the lane can take no other call.
+        let received = match leased.watched() {
+            Ok(watched) => {
+                // From the first byte until it has replied, the connection can take no other call.
                 self.ends = Some(ends);
                 let exchange = async {
-                    channel.send(call.function, call.fields, call.body).await?;
-                    channel.receive().await
+                    watched.send(call.function, call.fields, call.body).await?;
+                    watched.receive().await
                 };
                 tokio::time::timeout_at(ends.min(deadline).into(), exchange).await.ok()
             }
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Some(Err(ExchangeError::NotSent))
             }
-            Err(error) => return Err(CallError::NoLane(error)),
+            Err(error) => return Err(CallError::NoConnection(error)),
         };
         self.end_exchange(received, ends, deadline)
     }
@@ -66,20 +66,20 @@ impl LaneLease {
         &mut self,
         call: &WorkerCall<'_>,
         deadline: Instant,
-    ) -> Result<Frame, CallError> {
+    ) -> Result<WireFrame, CallError> {
         let Some(leased) = &mut self.leased else {
             return Err(CallError::NotSent);
         };
         let ends = Instant::now() + self.pool.limits.timeout;
-        let received = match leased.lane() {
-            Ok(lane) => {
+        let received = match leased.connection() {
+            Ok(connection) => {
                 self.ends = Some(ends);
-                lane.exchange(call.function, call.fields, call.body, ends.min(deadline))
+                connection.exchange(call.function, call.fields, call.body, ends.min(deadline))
             }
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Some(Err(ExchangeError::NotSent))
             }
-            Err(error) => return Err(CallError::NoLane(error)),
+            Err(error) => return Err(CallError::NoConnection(error)),
         };
         self.end_exchange(received, ends, deadline)
     }
@@ -87,10 +87,10 @@ impl LaneLease {
     /// The reply; `received` is `None` if there was none in time.
     fn end_exchange(
         &mut self,
-        received: Option<Result<Frame, ExchangeError>>,
+        received: Option<Result<WireFrame, ExchangeError>>,
         ends: Instant,
         deadline: Instant,
-    ) -> Result<Frame, CallError> {
+    ) -> Result<WireFrame, CallError> {
         match received {
             Some(Ok(frame)) => {
                 self.ends = None;
@@ -110,23 +110,23 @@ impl LaneLease {
     }
 }
 
-impl LeasedLane {
-    /// The lane, opened if it is not.
-    fn lane(&mut self) -> io::Result<&Lane> {
-        let lane = match self.lane.take() {
-            Some(lane) => lane,
-            None => self.worker.open_lane()?,
+impl LeasedConnection {
+    /// The connection, opened if it is not.
+    fn connection(&mut self) -> io::Result<&WorkerConnection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.worker.open_connection()?,
         };
-        Ok(self.lane.insert(lane))
+        Ok(self.connection.insert(connection))
     }
 
-    /// The lane for one call, watched by the runtime of this thread.
-    fn channel(&mut self) -> io::Result<LaneChannel<'_>> {
-        self.lane()?.channel()
+    /// The connection for one call, watched by the runtime of this thread.
+    fn watched(&mut self) -> io::Result<WatchedConnection<'_>> {
+        self.connection()?.watched()
     }
 }
 
-impl Drop for LaneLease {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
         let Some(mut leased) = self.leased.take() else {
             return;
@@ -136,10 +136,10 @@ impl Drop for LaneLease {
             pool.release(leased);
             return;
         };
-        // The caller has gone, but the lane is free only after the reply, which is discarded.
+        // The caller has gone, but the connection is free only after the reply, which is discarded.
         let receive = async move {
-            let received = match leased.channel() {
-                Ok(channel) => tokio::time::timeout_at(ends.into(), channel.receive()).await,
+            let received = match leased.watched() {
+                Ok(watched) => tokio::time::timeout_at(ends.into(), watched.receive()).await,
                 Err(_) => Ok(Err(ExchangeError::Closed)),
             };
             match received {

@@ -1,4 +1,4 @@
-//! A lane to a worker process: a socket and a memory file on which one thread of the process serves
+//! A connection to a worker process: a socket and a memory file on which one thread of the process serves
 //! one call at a time.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::io::Ready;
 use tokio::io::unix::AsyncFd;
 
-use super::wire::{self, Frame, FramePrefix};
+use super::wire::{self, FramePrefix, WireFrame};
 use tensorserve_os as os;
 use tensorserve_tensor::error::Error;
 
@@ -31,8 +31,8 @@ const FIRST_READ: usize = 8 << 10;
 /// The wait before another attempt to write to a full socket.
 const FULL_SOCKET_WAIT: Duration = Duration::from_millis(1);
 
-/// The message that announces the descriptors of a lane. Without a byte, a message would carry none.
-const LANE: &[u8] = b"L";
+/// The message that announces the descriptors of a connection. Without a byte, a message would carry none.
+const CONNECTION: &[u8] = b"L";
 
 /// Why the exchange with a process failed.
 pub(super) enum ExchangeError {
@@ -44,8 +44,8 @@ pub(super) enum ExchangeError {
     Invalid(Error),
 }
 
-/// The server's ends of a lane.
-pub(super) struct Lane {
+/// The server's ends of a connection.
+pub(super) struct WorkerConnection {
     pub(super) socket: Arc<UnixStream>,
     memory: File,
     /// Whether the call in progress has written to the memory file.
@@ -54,8 +54,8 @@ pub(super) struct Lane {
     replies: Arc<AtomicU64>,
 }
 
-impl Lane {
-    /// Opens a lane, and sends its other ends through `control` to the process, which starts a
+impl WorkerConnection {
+    /// Opens a connection, and sends its other ends through `control` to the process, which starts a
     /// thread for it. Counts its replies in `replies`.
     pub(super) fn open(control: &UnixStream, replies: &Arc<AtomicU64>) -> io::Result<Self> {
         let (socket, child_socket) = UnixStream::pair()?;
@@ -67,8 +67,8 @@ impl Lane {
         if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        sendmsg(control, &[IoSlice::new(LANE)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        Ok(Lane {
+        sendmsg(control, &[IoSlice::new(CONNECTION)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(WorkerConnection {
             socket: Arc::new(socket),
             memory,
             uses_memory: AtomicBool::new(false),
@@ -78,8 +78,8 @@ impl Lane {
 
     /// Registers the socket with the caller's runtime for one call, so that the reply wakes no other
     /// thread.
-    pub(super) fn channel(&self) -> io::Result<LaneChannel<'_>> {
-        Ok(LaneChannel { lane: self, socket: os::await_readable(&self.socket)? })
+    pub(super) fn watched(&self) -> io::Result<WatchedConnection<'_>> {
+        Ok(WatchedConnection { connection: self, socket: os::await_readable(&self.socket)? })
     }
 
     /// Sends a call and waits for the reply on this thread; `None` if there is none by `until`.
@@ -89,7 +89,7 @@ impl Lane {
         fields: &[Option<&str>],
         parts: &[&[u8]],
         until: Instant,
-    ) -> Option<Result<Frame, ExchangeError>> {
+    ) -> Option<Result<WireFrame, ExchangeError>> {
         let left = || until.saturating_duration_since(Instant::now());
         let exchanged = || {
             let frame = self.prepare(kind, fields, parts)?;
@@ -171,7 +171,7 @@ impl Lane {
     }
 
     /// Decodes a whole reply, which ends the call.
-    fn finish(&self, reply: ReplyBuffer) -> Result<Frame, ExchangeError> {
+    fn finish(&self, reply: ReplyBuffer) -> Result<WireFrame, ExchangeError> {
         let prefix = reply.prefix.ok_or(ExchangeError::Closed)?;
         let body = prefix.body_in_memory().map(|size| self.read_memory(size)).transpose()?;
         if body.is_some() || self.uses_memory.swap(false, Relaxed) {
@@ -237,13 +237,13 @@ impl ReplyBuffer {
     }
 }
 
-/// A lane for one call.
-pub(super) struct LaneChannel<'l> {
-    lane: &'l Lane,
+/// A connection for one call.
+pub(super) struct WatchedConnection<'l> {
+    connection: &'l WorkerConnection,
     socket: AsyncFd<Arc<UnixStream>>,
 }
 
-impl LaneChannel<'_> {
+impl WatchedConnection<'_> {
     /// Sends a call of the function `kind`. `parts` are its body, one after the other.
     pub(super) async fn send(
         &self,
@@ -251,10 +251,10 @@ impl LaneChannel<'_> {
         fields: &[Option<&str>],
         parts: &[&[u8]],
     ) -> Result<(), ExchangeError> {
-        let frame = self.lane.prepare(kind, fields, parts)?;
+        let frame = self.connection.prepare(kind, fields, parts)?;
         let mut rest = &frame[..];
         while !rest.is_empty() {
-            match self.lane.write(rest)? {
+            match self.connection.write(rest)? {
                 Some(count) => rest = rest.get(count..).unwrap_or_default(),
                 // Only an extremely large header does not fit into the socket at once. That alone is
                 // no reason to watch for writability.
@@ -265,13 +265,13 @@ impl LaneChannel<'_> {
     }
 
     /// Waits for the reply. It may be cancelled, but then not be called again.
-    pub(super) async fn receive(&self) -> Result<Frame, ExchangeError> {
+    pub(super) async fn receive(&self) -> Result<WireFrame, ExchangeError> {
         let mut reply = ReplyBuffer::default();
         while !reply.is_whole()? {
             let count = self.read(reply.room()).await?;
             reply.received += count;
         }
-        self.lane.finish(reply)
+        self.connection.finish(reply)
     }
 
     /// Reads available bytes, at least one.
@@ -279,7 +279,7 @@ impl LaneChannel<'_> {
         loop {
             // A read before this would mostly find nothing.
             let mut ready = self.socket.readable().await.map_err(|_| ExchangeError::Closed)?;
-            match self.lane.read(into)? {
+            match self.connection.read(into)? {
                 Some(count) => return Ok(count),
                 None => ready.clear_ready_matching(Ready::READABLE),
             }
