@@ -14,7 +14,7 @@ use tensorserve_core::repository::ModelStores;
 #[cfg(feature = "stores")]
 use tensorserve_core::repository::{FolderLease, StoreFetch, StoreListing, StoreReport, StoreTree};
 #[cfg(feature = "stores")]
-use tensorserve_store::{Fetch, Listed, Location, Mirror, Tree};
+use tensorserve_store::{Fetch, Listed, Location, StoreMirror, Tree};
 #[cfg(feature = "stores")]
 use tensorserve_tensor::error::Error;
 use tensorserve_tensor::error::Result;
@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(100);
 #[cfg(feature = "stores")]
 #[must_use]
 pub fn built_in(config: &Config) -> Arc<dyn ModelStores> {
-    Arc::new(MirroredStores(Arc::new(Mirror::new(config.stores.clone()))))
+    Arc::new(MirroredStores(Arc::new(StoreMirror::new(config.stores.clone()))))
 }
 
 /// No stores: this build has none.
@@ -66,7 +66,7 @@ pub fn check(path: &Path) -> Result<()> {
 /// If it cannot be listed or downloaded.
 #[cfg(feature = "stores")]
 pub fn download(config: &Config, location: &Path) -> Result<PathBuf> {
-    let mirror = Mirror::new(config.stores.clone());
+    let mirror = StoreMirror::new(config.stores.clone());
     wait_for(mirror.whole(&location.to_string_lossy()), &mirror)
 }
 
@@ -80,7 +80,7 @@ pub fn download_models(
     location: &Path,
     models_at: impl Fn(&Path) -> Result<Vec<(String, PathBuf)>>,
 ) -> Result<Vec<(String, PathBuf)>> {
-    let mirror = Mirror::new(config.stores.clone());
+    let mirror = StoreMirror::new(config.stores.clone());
     let asked = location.to_string_lossy();
     let tree = wait_for(mirror.tree(&asked), &mirror)?;
     let (root, shown) = (tree.root().display().to_string(), tree.location().to_string());
@@ -99,7 +99,7 @@ pub fn download_models(
 
 /// Waits for `work` of the mirror, with a progress bar on a terminal.
 #[cfg(feature = "stores")]
-fn wait_for<T>(work: impl Future<Output = Result<T>>, mirror: &Mirror) -> Result<T> {
+fn wait_for<T>(work: impl Future<Output = Result<T>>, mirror: &StoreMirror) -> Result<T> {
     let failed = |e: std::io::Error| Error::internal("no runtime for downloads").with_source(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let bar = DownloadBar::new();
@@ -119,12 +119,12 @@ fn wait_for<T>(work: impl Future<Output = Result<T>>, mirror: &Mirror) -> Result
 }
 
 #[cfg(feature = "stores")]
-struct MirroredStores(Arc<Mirror>);
+struct MirroredStores(Arc<StoreMirror>);
 
 /// A tree of a mirror.
 #[cfg(feature = "stores")]
 struct MirroredTree {
-    mirror: Arc<Mirror>,
+    mirror: Arc<StoreMirror>,
     tree: Arc<Tree>,
     /// The location, as it was asked for.
     asked: String,

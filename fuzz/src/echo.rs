@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Packaging,
-    PartOfProgram, Place, Platform, PlatformInfo, RunOptions,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
+    Packaging, PartOfProgram, Platform, PlatformInfo, RunOptions,
 };
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
@@ -126,7 +126,7 @@ impl Echo {
 }
 
 impl ModelLoader for Echo {
-    fn recognises(&self, place: &Place<'_>) -> bool {
+    fn recognises(&self, place: &ModelPath<'_>) -> bool {
         place.has_file(&["echo"]) && self.takes(model_of(place.path()))
     }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use tensorserve::config::environment::Environment;
 use tensorserve::config::{Config, Settings, simple};
-use tensorserve_archive::{Limits, unpack};
+use tensorserve_archive::{ExtractionLimits, unpack};
 use tensorserve_auth::file as user_file;
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_preprocessing::{FILE_NAME, ProcessingSteps, load_steps};
@@ -25,7 +25,8 @@ const MAX_INPUT_BYTES: usize = 1 << 22;
 
 /// An archive, of which nothing may come to lie outside of the folder.
 pub fn archive(file: &[u8]) {
-    let limits = Limits { bytes: MAX_UNPACKED_BYTES, entries: 100, ratio: 200, free: 1 << 16 };
+    let limits =
+        ExtractionLimits { bytes: MAX_UNPACKED_BYTES, entries: 100, ratio: 200, free: 1 << 16 };
     with_file("model.tar.gz", file, |path| {
         let around = path.with_file_name("around");
         let into = around.join("into");

@@ -12,7 +12,7 @@ use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
 use tensorserve_pickle::{self as pickles, PickleValue};
-use tensorserve_platform::{ForeignFormats, LoadOptions, ModelLoader, Place, RunOptions};
+use tensorserve_platform::{ForeignFormats, LoadOptions, ModelLoader, ModelPath, RunOptions};
 use tensorserve_pmml::PMML;
 use tensorserve_sklearn::SCIKIT_LEARN;
 use tensorserve_spark::SPARK;
@@ -317,7 +317,7 @@ pub fn saved_model(input: &[u8]) {
         // The graph once more, as a frozen one.
         write(folder, "frozen/model.graphdef", graph);
         let path = folder.join("frozen");
-        let _ = TENSORFLOW.recognises(&Place::new(&path));
+        let _ = TENSORFLOW.recognises(&ModelPath::new(&path));
         let _ = TENSORFLOW.check(&path);
     });
 }

@@ -12,7 +12,7 @@ use crate::platforms;
 use crate::stores;
 use tensorserve_core::batch::{Joining, SignatureTraits};
 use tensorserve_core::config::{BatchConfig, is_store_url, model_path};
-use tensorserve_platform::{ForeignFormats, LoadOptions, Place, Platforms, names_version};
+use tensorserve_platform::{ForeignFormats, LoadOptions, ModelPath, Platforms, names_version};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
@@ -121,7 +121,7 @@ pub(super) fn models_at(
         return Ok(vec![(name_of(&real), newest)]);
     }
     let mut models = Vec::new();
-    for folder in Place::new(&real).folders() {
+    for folder in ModelPath::new(&real).folders() {
         if platforms.is_model(folder, named) {
             models.push((name_of(folder), folder.clone()));
         } else if let Some(newest) = newest_version(folder) {
@@ -142,7 +142,7 @@ pub(super) fn models_at(
 }
 
 fn newest_version(path: &Path) -> Option<PathBuf> {
-    let place = Place::new(path);
+    let place = ModelPath::new(path);
     let numbered = place.folders().filter_map(|folder| {
         let number: i64 = folder.file_name()?.to_str()?.parse().ok()?;
         (number >= 0).then_some((number, folder))

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::check::Check;
 use super::environment::Environment;
 use super::groups::{LogFormat, ServerSettings, TraceProtocol};
-use tensorserve_trace::{Rate, Sampler};
+use tensorserve_trace::{Rate, TraceSampler};
 
 /// What is recorded of the server and of requests.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,7 +28,7 @@ pub struct ObservationConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracesConfig {
     /// Which requests.
-    pub sampler: Sampler,
+    pub sampler: TraceSampler,
     /// The URL of the collector; `None` for that of OpenTelemetry's variables.
     pub endpoint: Option<String>,
     /// The collector is spoken to over gRPC, not over HTTP.
@@ -126,11 +126,11 @@ impl Check {
 
     /// The sampler of `trace_sampling`, which follows the decision of callers, or else that of
     /// OpenTelemetry's variables.
-    fn sampler(&mut self, server: &ServerSettings, environment: &Environment) -> Sampler {
-        let all = Sampler { rate: Rate::ALL, parent_based: true };
+    fn sampler(&mut self, server: &ServerSettings, environment: &Environment) -> TraceSampler {
+        let all = TraceSampler { rate: Rate::ALL, parent_based: true };
         if let Some(share) = server.trace_sampling {
             let rate = Rate::new(share).unwrap_or(Rate::ALL);
-            return Sampler { rate, ..all };
+            return TraceSampler { rate, ..all };
         }
         let Some((_, name)) = first(environment, &[SAMPLER]) else {
             return all;
@@ -150,7 +150,7 @@ impl Check {
                 Rate::ALL
             }
         };
-        Sampler { rate, parent_based }
+        TraceSampler { rate, parent_based }
     }
 
     fn ratio(&mut self, environment: &Environment) -> Rate {
@@ -209,10 +209,16 @@ mod tests {
         assert!(!of(&[(PROTOCOLS[1], "grpc"), (PROTOCOLS[0], "http/protobuf")]).over_grpc);
         let sampler = |name, argument| of(&[(SAMPLER, name), (SAMPLER_ARGUMENT, argument)]).sampler;
         let (all, tenth) = (Rate::ALL, Rate::new(0.1).unwrap());
-        assert_eq!(of(&[]).sampler, Sampler { rate: all, parent_based: true });
-        assert_eq!(sampler("always_off", ""), Sampler { rate: Rate::NONE, parent_based: false });
-        assert_eq!(sampler("traceidratio", "0.1"), Sampler { rate: tenth, parent_based: false });
-        let both = Sampler { rate: tenth, parent_based: true };
+        assert_eq!(of(&[]).sampler, TraceSampler { rate: all, parent_based: true });
+        assert_eq!(
+            sampler("always_off", ""),
+            TraceSampler { rate: Rate::NONE, parent_based: false }
+        );
+        assert_eq!(
+            sampler("traceidratio", "0.1"),
+            TraceSampler { rate: tenth, parent_based: false }
+        );
+        let both = TraceSampler { rate: tenth, parent_based: true };
         assert_eq!(sampler("parentbased_traceidratio", "0.1"), both);
         let settings = |server: &mut ServerSettings| {
             server.otlp_endpoint = Some("http://c:4318".to_owned());

@@ -26,7 +26,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Bounds on what is extracted from an archive.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ExtractionLimits {
     /// Unpacked bytes in total, headers included.
     pub bytes: u64,
     /// Files and directories.
@@ -37,10 +37,10 @@ pub struct Limits {
     pub free: u64,
 }
 
-impl Default for Limits {
+impl Default for ExtractionLimits {
     /// Enough for every real model, and too little for a decompression bomb.
     fn default() -> Self {
-        Limits { bytes: 64 << 30, entries: 100_000, ratio: 200, free: 256 << 20 }
+        ExtractionLimits { bytes: 64 << 30, entries: 100_000, ratio: 200, free: 256 << 20 }
     }
 }
 
@@ -87,7 +87,7 @@ pub fn is_archive(path: &Path) -> bool {
 /// # Errors
 /// Those of [`unpack`], and if the directory for temporary files is missing or belongs to another
 /// user.
-pub fn unpacked(archive: &Path, limits: &Limits) -> Result<PathBuf> {
+pub fn unpacked(archive: &Path, limits: &ExtractionLimits) -> Result<PathBuf> {
     let cache = cache_folder()?;
     let folder = cache.join(fingerprint(archive)?);
     if folder.is_dir() {
@@ -119,10 +119,10 @@ fn publish(partial: &Path, folder: &Path) -> Result<()> {
 /// [`Code::InvalidArgument`] if it is not an archive, is truncated, exceeds the limits, or holds
 /// anything but files and directories with paths below `into`. What was extracted before the error
 /// stays in `into`.
-pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<()> {
+pub fn unpack(archive: &Path, into: &Path, limits: &ExtractionLimits) -> Result<()> {
     let file = File::open(archive).map_err(|e| unreadable_archive(archive, e))?;
     fs::create_dir_all(into).map_err(|e| cache_error(into, e))?;
-    let meter = Meter::new(*limits);
+    let meter = UnpackMeter::new(*limits);
     let packed = Metered { inner: BufReader::new(file), meter: meter.clone(), is_packed: true };
     let mut packed = BufReader::new(packed);
     let head = packed.fill_buf().map_err(|e| unreadable_archive(archive, e))?;
@@ -174,7 +174,7 @@ fn skip_zeros(reader: &mut impl BufRead) -> io::Result<bool> {
 
 /// Extracts every entry of an uncompressed tar stream, and reads what follows them: the checksum of
 /// a gzip file is at its end.
-fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &Meter) -> Result<()> {
+fn unpack_entries(tar: &mut dyn Read, into: &Path, meter: &UnpackMeter) -> Result<()> {
     let mut reader = Metered { inner: tar, meter: meter.clone(), is_packed: false };
     let mut archive = Archive::new(&mut reader);
     let limit = meter.0.limits.entries;
@@ -266,20 +266,20 @@ fn shown(path: &Path) -> String {
 
 /// Counts packed and unpacked bytes, and enforces the limits. Shared by both readers.
 #[derive(Clone)]
-struct Meter(Rc<Counts>);
+struct UnpackMeter(Rc<Counts>);
 
 struct Counts {
-    limits: Limits,
+    limits: ExtractionLimits,
     packed: Cell<u64>,
     unpacked: Cell<u64>,
-    /// Unpacked bytes that may be read before [`Meter::allow`] is called again.
+    /// Unpacked bytes that may be read before [`UnpackMeter::allow`] is called again.
     allowed: Cell<u64>,
 }
 
-impl Meter {
-    fn new(limits: Limits) -> Self {
+impl UnpackMeter {
+    fn new(limits: ExtractionLimits) -> Self {
         let (packed, unpacked, allowed) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Meter(Rc::new(Counts { limits, packed, unpacked, allowed }))
+        UnpackMeter(Rc::new(Counts { limits, packed, unpacked, allowed }))
     }
 
     fn allow(&self, bytes: u64) {
@@ -316,7 +316,7 @@ fn over_limit(message: impl Into<String>) -> io::Error {
 /// A reader whose bytes are counted.
 struct Metered<R> {
     inner: R,
-    meter: Meter,
+    meter: UnpackMeter,
     is_packed: bool,
 }
 
@@ -433,7 +433,7 @@ mod tests {
 
     /// Unpacks these bytes into `in/here` of the returned directory, so that a test can check
     /// whether anything escaped from there.
-    fn unpack_bytes(bytes: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<()>) {
+    fn unpack_bytes(bytes: &[u8], limits: &ExtractionLimits) -> (tempfile::TempDir, Result<()>) {
         let root = tempfile::tempdir().expect("temporary directory");
         let archive = root.path().join("model.tar.gz");
         fs::write(&archive, bytes).expect("written");
@@ -455,7 +455,7 @@ mod tests {
         builder.append(&self::header("code/", EntryType::Directory, 0), io::empty()).expect("ok");
         let tar = builder.into_inner().expect("finished");
         for bytes in [gzip(&tar), tar] {
-            let (root, outcome) = unpack_bytes(&bytes, &Limits::default());
+            let (root, outcome) = unpack_bytes(&bytes, &ExtractionLimits::default());
             outcome.expect("unpacked");
             let into = root.path().join("in/here");
             assert_eq!(fs::read(into.join("1/a")).expect("read"), b"x");
@@ -467,7 +467,8 @@ mod tests {
     #[test]
     fn nothing_gets_out_of_the_folder() {
         for path in ["../out", "/out", "a/../../out", "a/../out", "..", "./../../out"] {
-            let (root, outcome) = unpack_bytes(&packed(&[(path, FILE, b"x")]), &Limits::default());
+            let (root, outcome) =
+                unpack_bytes(&packed(&[(path, FILE, b"x")]), &ExtractionLimits::default());
             let error = outcome.expect_err(path);
             assert!(error.message().contains("leads out of the archive"), "{error}");
             assert_eq!(error.code(), Code::InvalidArgument);
@@ -487,7 +488,7 @@ mod tests {
         ];
         for (kind, what) in kinds {
             let bytes = packed(&[("1/a", FILE, b"x"), ("1/b", kind, b"")]);
-            let (root, outcome) = unpack_bytes(&bytes, &Limits::default());
+            let (root, outcome) = unpack_bytes(&bytes, &ExtractionLimits::default());
             let error = outcome.expect_err(what);
             assert!(error.message().contains(what), "{kind:?}: {error}");
             assert!(fs::symlink_metadata(root.path().join("in/here/1/b")).is_err());
@@ -498,14 +499,15 @@ mod tests {
     fn limits_hold() {
         let zeros = vec![0; 1 << 20];
         let bytes = packed(&[("a", FILE, &zeros), ("b", FILE, &zeros), ("c", FILE, b"")]);
-        let limits = Limits { bytes: 4 << 20, entries: 3, ratio: 10_000, free: 0 };
+        let limits = ExtractionLimits { bytes: 4 << 20, entries: 3, ratio: 10_000, free: 0 };
         unpack_bytes(&bytes, &limits).1.expect("within the limits");
-        let refused = |limits: Limits| unpack_bytes(&bytes, &limits).1.expect_err("too much");
-        let error = refused(Limits { bytes: 1 << 20, ..limits });
+        let refused =
+            |limits: ExtractionLimits| unpack_bytes(&bytes, &limits).1.expect_err("too much");
+        let error = refused(ExtractionLimits { bytes: 1 << 20, ..limits });
         assert!(error.message().contains("more than 1048576 bytes"), "{error}");
-        let error = refused(Limits { entries: 2, ..limits });
+        let error = refused(ExtractionLimits { entries: 2, ..limits });
         assert!(error.message().contains("more than 2 files and directories"), "{error}");
-        let error = refused(Limits { ratio: 10, ..limits });
+        let error = refused(ExtractionLimits { ratio: 10, ..limits });
         assert!(error.message().contains("more than 10 times its size"), "{error}");
     }
 
@@ -514,7 +516,7 @@ mod tests {
         // A name of 2 MiB, for an entry that does not follow.
         let name = vec![b'a'; 2 << 20];
         let bytes = packed(&[("././@LongLink", EntryType::GNULongName, &name)]);
-        let error = unpack_bytes(&bytes, &Limits::default()).1.expect_err("too long");
+        let error = unpack_bytes(&bytes, &ExtractionLimits::default()).1.expect_err("too long");
         assert!(error.message().contains("too long"), "{error}");
     }
 
@@ -522,7 +524,7 @@ mod tests {
     fn damage_is_told() {
         let whole = packed(&[("1/saved_model.pb", FILE, &[7; 5000])]);
         for bytes in [&whole[..whole.len() / 2], b"", b"no archive at all", &gzip(b"nor is this")] {
-            let error = unpack_bytes(bytes, &Limits::default()).1.expect_err("damaged");
+            let error = unpack_bytes(bytes, &ExtractionLimits::default()).1.expect_err("damaged");
             assert!(error.message().contains("model.tar.gz: "), "{error}");
             assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         }
@@ -535,21 +537,21 @@ mod tests {
         let mut changed = whole.clone();
         changed[whole.len() - 6] ^= 0xff;
         for bytes in [&whole[..whole.len() - 6], &changed] {
-            let error = unpack_bytes(bytes, &Limits::default()).1.expect_err("damaged");
+            let error = unpack_bytes(bytes, &ExtractionLimits::default()).1.expect_err("damaged");
             assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         }
         // What may follow: zeros, and another member.
         let padded = [&*whole, &[0; 1000], &gzip(&[0; 10_240]), &[0; 10]].concat();
-        unpack_bytes(&padded, &Limits::default()).1.expect("unpacked");
+        unpack_bytes(&padded, &ExtractionLimits::default()).1.expect("unpacked");
         let followed = [&*whole, b"garbage"].concat();
-        unpack_bytes(&followed, &Limits::default()).1.expect_err("garbage");
+        unpack_bytes(&followed, &ExtractionLimits::default()).1.expect_err("garbage");
     }
 
     #[test]
     fn what_follows_the_entries_counts_for_the_limits() {
         let whole = packed(&[("a", FILE, b"x")]);
         let bomb = [&*whole, &gzip(&vec![0; 1 << 20])].concat();
-        let limits = Limits { ratio: 10, free: 20_000, ..Limits::default() };
+        let limits = ExtractionLimits { ratio: 10, free: 20_000, ..ExtractionLimits::default() };
         unpack_bytes(&whole, &limits).1.expect("within the limits");
         let error = unpack_bytes(&bomb, &limits).1.expect_err("too much");
         assert!(error.message().contains("more than 10 times its size"), "{error}");
@@ -558,7 +560,7 @@ mod tests {
     #[test]
     fn an_error_does_not_name_the_target_directory() {
         let bytes = packed(&[("a", FILE, b"x"), ("a/b", FILE, b"x")]);
-        let (root, outcome) = unpack_bytes(&bytes, &Limits::default());
+        let (root, outcome) = unpack_bytes(&bytes, &ExtractionLimits::default());
         let error = outcome.expect_err("a file that is a directory");
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         assert!(error.message().contains("\"a/b\" cannot be written"), "{error}");
@@ -571,12 +573,12 @@ mod tests {
         let root = tempfile::tempdir().expect("temporary directory");
         let archive = root.path().join("model.tar.gz");
         fs::write(&archive, packed(&[("1/a", FILE, b"one")])).expect("written");
-        let first = unpacked(&archive, &Limits::default()).expect("unpacked");
+        let first = unpacked(&archive, &ExtractionLimits::default()).expect("unpacked");
         fs::write(first.join("mark"), b"").expect("written");
-        let again = unpacked(&archive, &Limits::default()).expect("unpacked");
+        let again = unpacked(&archive, &ExtractionLimits::default()).expect("unpacked");
         assert!(first == again && again.join("mark").exists());
         fs::write(&archive, packed(&[("1/a", FILE, b"two!")])).expect("written");
-        let changed = unpacked(&archive, &Limits::default()).expect("unpacked");
+        let changed = unpacked(&archive, &ExtractionLimits::default()).expect("unpacked");
         assert_ne!(changed, first);
         assert_eq!(fs::read(changed.join("1/a")).expect("read"), b"two!");
         for folder in [first, changed] {

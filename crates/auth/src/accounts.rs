@@ -11,7 +11,7 @@ use super::secret::{CredentialTag, KeyHash, PasswordHash};
 use super::{AuthError, Identity};
 
 /// The requests that wait for the check of the same credentials.
-type WaitingRequests = Vec<oneshot::Sender<Result<Identity, AuthError>>>;
+type CheckWaiters = Vec<oneshot::Sender<Result<Identity, AuthError>>>;
 
 pub(super) struct Accounts {
     users: HashMap<String, (PasswordHash, Arc<Account>)>,
@@ -21,7 +21,7 @@ pub(super) struct Accounts {
     /// Credentials that have been verified: at most one for each user and key.
     verified: ArcSwap<HashMap<CredentialTag, Arc<Account>>>,
     /// Credentials that are being checked.
-    pending: Mutex<HashMap<CredentialTag, WaitingRequests>>,
+    pending: Mutex<HashMap<CredentialTag, CheckWaiters>>,
 }
 
 /// The hash that a password is checked against.
@@ -106,7 +106,7 @@ impl Accounts {
     }
 
     /// The credentials that are being checked.
-    pub(super) fn pending(&self) -> MutexGuard<'_, HashMap<CredentialTag, WaitingRequests>> {
+    pub(super) fn pending(&self) -> MutexGuard<'_, HashMap<CredentialTag, CheckWaiters>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

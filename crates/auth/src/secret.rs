@@ -23,11 +23,11 @@ const DIGEST: usize = 32;
 /// Size of the salt of a password hash in bytes.
 const SALT: usize = 16;
 
-/// The most memory (in KiB), rounds and lanes of a password hash: a hash from elsewhere must not
+/// The most memory (in KiB), rounds and parallelism of a password hash: a hash from elsewhere must not
 /// make each check take a minute.
 const MAX_MEMORY: u32 = 256 << 10;
 const MAX_ROUNDS: u32 = 16;
-const MAX_LANES: u32 = 16;
+const MAX_PARALLELISM: u32 = 16;
 
 /// Random bytes from the system.
 fn random<const N: usize>() -> Result<[u8; N]> {
@@ -120,10 +120,10 @@ impl PasswordHash {
         }
         let parameters = Params::try_from(&hash).map_err(|e| format!("its parameters: {e}"))?;
         let (memory, rounds) = (parameters.m_cost(), parameters.t_cost());
-        if memory > MAX_MEMORY || rounds > MAX_ROUNDS || parameters.p_cost() > MAX_LANES {
+        if memory > MAX_MEMORY || rounds > MAX_ROUNDS || parameters.p_cost() > MAX_PARALLELISM {
             return Err(format!(
                 "the hash is too expensive to check: at most m={MAX_MEMORY}, t={MAX_ROUNDS}, \
-                 p={MAX_LANES} are allowed"
+                 p={MAX_PARALLELISM} are allowed"
             ));
         }
         Ok(PasswordHash(text.to_owned()))

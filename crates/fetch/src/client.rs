@@ -29,7 +29,7 @@ pub struct Trust {
 
 /// A request that failed.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct FailedRequest {
     /// What happened, without credentials.
     pub(crate) message: String,
     /// The status of the response, if there was one.
@@ -40,26 +40,26 @@ pub(crate) struct Failed {
     pub(crate) wait: Option<Duration>,
 }
 
-impl Failed {
+impl FailedRequest {
     /// A failure that stays the same if the request is sent again.
     pub(crate) fn permanent(message: impl Into<String>) -> Self {
-        Failed { message: message.into(), status: None, is_temporary: false, wait: None }
+        FailedRequest { message: message.into(), status: None, is_temporary: false, wait: None }
     }
 
     /// A failure that may not happen again.
     pub(crate) fn temporary(message: impl Into<String>) -> Self {
-        Failed { is_temporary: true, ..Failed::permanent(message) }
+        FailedRequest { is_temporary: true, ..FailedRequest::permanent(message) }
     }
 }
 
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
+impl From<FailedRequest> for Error {
+    fn from(failed: FailedRequest) -> Self {
         Error::unavailable(failed.message)
     }
 }
 
 /// Sends requests.
-pub(crate) struct Client {
+pub(crate) struct IndexClient {
     pip: PipSettings,
     roots: RootCerts,
     certificate: Option<ClientCert>,
@@ -68,13 +68,13 @@ pub(crate) struct Client {
 }
 
 /// A response with a status of success.
-pub(crate) struct Response {
+pub(crate) struct SuccessResponse {
     pub(crate) response: http::Response<ureq::Body>,
     /// Where redirects have led.
     pub(crate) url: Url,
 }
 
-impl Response {
+impl SuccessResponse {
     /// The text of a header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
@@ -89,25 +89,28 @@ impl Response {
     ///
     /// # Errors
     /// If the connection breaks, or the page is too large.
-    pub(crate) fn text(mut self) -> Result<String, Failed> {
+    pub(crate) fn text(mut self) -> Result<String, FailedRequest> {
         let reader = self.response.body_mut().as_reader();
         let mut bytes = Vec::new();
         let read = reader.take(MAX_PAGE + 1).read_to_end(&mut bytes);
-        read.map_err(|e| Failed::temporary(format!("{}: {e}", shown(&self.url))))?;
+        read.map_err(|e| FailedRequest::temporary(format!("{}: {e}", shown(&self.url))))?;
         if bytes.len() as u64 > MAX_PAGE {
-            return Err(Failed::permanent(format!("{}: the page is too large", shown(&self.url))));
+            return Err(FailedRequest::permanent(format!(
+                "{}: the page is too large",
+                shown(&self.url)
+            )));
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-impl Client {
+impl IndexClient {
     /// A client for the indexes `indexes`.
     pub(crate) fn new(pip: PipSettings, trust: Trust, indexes: &[Url]) -> Self {
         let Trust { roots, client: certificate } = trust;
         let credentials = indexes.iter().filter_map(|url| Some((url.clone(), basic(url)?)));
         let credentials = credentials.collect();
-        Client { pip, roots: RootCerts::new_with_certs(&roots), certificate, credentials }
+        IndexClient { pip, roots: RootCerts::new_with_certs(&roots), certificate, credentials }
     }
 
     /// The settings of the client.
@@ -119,13 +122,17 @@ impl Client {
     ///
     /// # Errors
     /// If there is no response, or one whose status is not of success.
-    pub(crate) fn get(&self, url: &Url, headers: &[(&str, &str)]) -> Result<Response, Failed> {
+    pub(crate) fn get(
+        &self,
+        url: &Url,
+        headers: &[(&str, &str)],
+    ) -> Result<SuccessResponse, FailedRequest> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.get_once(&url, headers)?;
             let status = response.status();
             if status.is_success() {
-                return Ok(Response { response, url });
+                return Ok(SuccessResponse { response, url });
             }
             let location = response.headers().get("location").and_then(|value| value.to_str().ok());
             match location.map(|location| url.join(location)) {
@@ -133,16 +140,19 @@ impl Client {
                 _ => return Err(refused(&url, &response)),
             }
         }
-        Err(Failed::permanent(format!("{}: more than {MAX_REDIRECTS} redirects", shown(&url))))
+        Err(FailedRequest::permanent(format!(
+            "{}: more than {MAX_REDIRECTS} redirects",
+            shown(&url)
+        )))
     }
 
     fn get_once(
         &self,
         url: &Url,
         headers: &[(&str, &str)],
-    ) -> Result<http::Response<ureq::Body>, Failed> {
+    ) -> Result<http::Response<ureq::Body>, FailedRequest> {
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(Failed::permanent(format!("{}: not an HTTP URL", shown(url))));
+            return Err(FailedRequest::permanent(format!("{}: not an HTTP URL", shown(url))));
         }
         let agent = self.agent(url)?;
         let mut request = agent.get(without_credentials(url).as_str());
@@ -161,11 +171,11 @@ impl Client {
         known.find(|(index, _)| index.origin() == url.origin()).map(|(_, header)| header.clone())
     }
 
-    fn agent(&self, url: &Url) -> Result<ureq::Agent, Failed> {
+    fn agent(&self, url: &Url) -> Result<ureq::Agent, FailedRequest> {
         let host = url.host_str().unwrap_or_default();
         let proxy = self.pip.proxy(url.scheme(), host).map(ureq::Proxy::new).transpose();
         let proxy = proxy.map_err(|_| {
-            Failed::permanent(
+            FailedRequest::permanent(
                 "the URL of the proxy is invalid; write http://HOST:PORT, in HTTPS_PROXY or in pip's \
                  settings",
             )
@@ -198,7 +208,7 @@ impl Client {
         self.pip.trusted_hosts.iter().any(|trusted| *trusted == host || *trusted == with_port)
     }
 
-    fn failed(&self, url: &Url, error: &ureq::Error) -> Failed {
+    fn failed(&self, url: &Url, error: &ureq::Error) -> FailedRequest {
         let text = error.to_string();
         let mut message = format!("{}: {text}", shown(url));
         let host = url.host_str().unwrap_or_default();
@@ -211,14 +221,14 @@ impl Client {
             let hint = "; for a CA of your own set PIP_CERT=FILE; without CA certificates of the \
                         system, install the package ca-certificates";
             message.push_str(hint);
-            return Failed::permanent(message);
+            return FailedRequest::permanent(message);
         }
-        Failed::temporary(message)
+        FailedRequest::temporary(message)
     }
 }
 
 /// The failure that a response of another status than success is.
-fn refused(url: &Url, response: &http::Response<ureq::Body>) -> Failed {
+fn refused(url: &Url, response: &http::Response<ureq::Body>) -> FailedRequest {
     let status = response.status();
     let hint = match status.as_u16() {
         401 | 407 => {
@@ -229,7 +239,7 @@ fn refused(url: &Url, response: &http::Response<ureq::Body>) -> Failed {
         _ => "",
     };
     let wait = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
-    Failed {
+    FailedRequest {
         message: format!("{}: {status}{hint}", shown(url)),
         status: Some(status.as_u16()),
         is_temporary: status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429),

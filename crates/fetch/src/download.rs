@@ -9,10 +9,10 @@ use std::time::Duration;
 use ring::digest::{Context, SHA256};
 use url::Url;
 
-use crate::client::{Client, Failed, Response, shown};
+use crate::client::{FailedRequest, IndexClient, SuccessResponse, shown};
 use crate::index;
 use crate::pins::Wheel;
-use crate::report::{Progress, Report, failed_at};
+use crate::report::{DownloadDisplay, Report, failed_at};
 use tensorserve_tensor::error::{Error, Result};
 
 const BLOCK: usize = 1 << 16;
@@ -22,7 +22,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Where wheels come from, and what hears of it.
 pub(crate) struct Downloads<'r> {
-    pub(crate) client: Client,
+    pub(crate) client: IndexClient,
     pub(crate) indexes: Vec<Url>,
     pub(crate) report: &'r dyn Report,
 }
@@ -78,7 +78,7 @@ impl Downloads<'_> {
     }
 
     /// The URL of `wheel` in the first index that has it.
-    fn locate(&self, wheel: &Wheel) -> Result<Url, Failed> {
+    fn locate(&self, wheel: &Wheel) -> Result<Url, FailedRequest> {
         for index in &self.indexes {
             if let Some(url) = index::find(&self.client, index, wheel)? {
                 return Ok(url);
@@ -87,7 +87,7 @@ impl Downloads<'_> {
         let looked: Vec<String> = self.indexes.iter().map(shown).collect();
         let looked =
             if looked.is_empty() { "pip's settings (no-index)".into() } else { looked.join(", ") };
-        Err(Failed::permanent(format!(
+        Err(FailedRequest::permanent(format!(
             "{} is not in {looked}; name another index with --index-url, or put the file into a directory \
              and name that in PIP_FIND_LINKS",
             wheel.file
@@ -95,7 +95,7 @@ impl Downloads<'_> {
     }
 
     /// Calls `request` until it succeeds, fails for good, or has been retried often enough.
-    fn retried<T>(&self, mut request: impl FnMut() -> Result<T, Failed>) -> Result<T> {
+    fn retried<T>(&self, mut request: impl FnMut() -> Result<T, FailedRequest>) -> Result<T> {
         let mut retries = self.retries();
         loop {
             match request() {
@@ -122,7 +122,7 @@ impl Retries<'_> {
     ///
     /// # Errors
     /// The failure, if there is to be no other request.
-    fn wait(&mut self, failed: Failed) -> Result<()> {
+    fn wait(&mut self, failed: FailedRequest) -> Result<()> {
         if !failed.is_temporary || self.done >= self.most {
             return Err(failed.into());
         }
@@ -172,7 +172,7 @@ impl Transfer<'_> {
     }
 
     /// Sends one request for what follows the first `have` bytes, and appends the response.
-    fn receive(&self, have: u64, progress: &dyn Progress) -> Result<(), Failed> {
+    fn receive(&self, have: u64, progress: &dyn DownloadDisplay) -> Result<(), FailedRequest> {
         let size = self.wheel.size;
         let wanted = format!("bytes={have}-");
         let range: &[(&str, &str)] = if have > 0 { &[("Range", &wanted)] } else { &[] };
@@ -197,7 +197,7 @@ impl Transfer<'_> {
         if let Some(length) = content_length(&response)
             && length != size - start
         {
-            return Err(Failed::permanent(format!(
+            return Err(FailedRequest::permanent(format!(
                 "{}: the file has {length} bytes, expected {size}: it is not the file that this \
                  version of tensorserve expects",
                 shown(&self.url),
@@ -209,11 +209,11 @@ impl Transfer<'_> {
 
     fn copy(
         &self,
-        response: &mut Response,
+        response: &mut SuccessResponse,
         file: &mut File,
         start: u64,
-        progress: &dyn Progress,
-    ) -> Result<(), Failed> {
+        progress: &dyn DownloadDisplay,
+    ) -> Result<(), FailedRequest> {
         let size = self.wheel.size;
         let mut body = response.response.body_mut().as_reader();
         let mut block = vec![0; BLOCK];
@@ -221,7 +221,7 @@ impl Transfer<'_> {
         progress.is_at(have);
         while have < size {
             let broke = |why: &str| {
-                Failed::temporary(format!(
+                FailedRequest::temporary(format!(
                     "{}: {why} after {have} of {size} bytes",
                     shown(&self.url)
                 ))
@@ -234,7 +234,7 @@ impl Transfer<'_> {
             have += read as u64;
             if have > size {
                 let message = format!("{}: more than {size} bytes", shown(&self.url));
-                return Err(Failed::permanent(message));
+                return Err(FailedRequest::permanent(message));
             }
             let bytes = block.get(..read).unwrap_or_default();
             file.write_all(bytes).map_err(|e| self.cannot_write(&e))?;
@@ -244,22 +244,22 @@ impl Transfer<'_> {
     }
 
     /// The file, cut to its first `length` bytes, which stay.
-    fn open(&self, length: u64) -> Result<File, Failed> {
+    fn open(&self, length: u64) -> Result<File, FailedRequest> {
         let opened = OpenOptions::new().create(true).append(true).open(self.file);
         let file = opened.map_err(|e| self.cannot_write(&e))?;
         file.set_len(length).map_err(|e| self.cannot_write(&e))?;
         Ok(file)
     }
 
-    fn cannot_write(&self, error: &io::Error) -> Failed {
-        Failed::permanent(format!(
+    fn cannot_write(&self, error: &io::Error) -> FailedRequest {
+        FailedRequest::permanent(format!(
             "{}: {error}; what was downloaded is kept, and the next run continues",
             self.file.display()
         ))
     }
 }
 
-fn content_length(response: &Response) -> Option<u64> {
+fn content_length(response: &SuccessResponse) -> Option<u64> {
     response.header("content-length")?.parse().ok()
 }
 

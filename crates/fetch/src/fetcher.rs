@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use url::Url;
 
-use crate::client::{Client, Trust};
+use crate::client::{IndexClient, Trust};
 use crate::download::Downloads;
 use crate::install::Installation;
 use crate::pins::{Pin, Wheel};
@@ -27,7 +27,7 @@ impl<'r> Fetcher<'r> {
     pub fn new(pip: PipSettings, trust: Trust, report: &'r dyn Report) -> Result<Self> {
         let indexes: Vec<Url> =
             pip.indexes.iter().map(|url| index_url(url)).collect::<Result<_>>()?;
-        let client = Client::new(pip, trust, &indexes);
+        let client = IndexClient::new(pip, trust, &indexes);
         Ok(Fetcher { downloads: Downloads { client, indexes, report }, report })
     }
 

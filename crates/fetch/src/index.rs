@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use url::Url;
 
-use crate::client::{Client, Failed, shown};
+use crate::client::{FailedRequest, IndexClient, shown};
 use crate::pins::Wheel;
 
 /// The forms of a page, in the order of preference, as pip asks for them.
@@ -15,7 +15,11 @@ const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, \
 ///
 /// # Errors
 /// If the page cannot be read, or if the index has another file under this name.
-pub(crate) fn find(client: &Client, index: &Url, wheel: &Wheel) -> Result<Option<Url>, Failed> {
+pub(crate) fn find(
+    client: &IndexClient,
+    index: &Url,
+    wheel: &Wheel,
+) -> Result<Option<Url>, FailedRequest> {
     let page = project_page(index, &wheel.project());
     let response = match client.get(&page, &[("Accept", ACCEPT)]) {
         Err(failed) if failed.status == Some(404) => return Ok(None),
@@ -25,7 +29,7 @@ pub(crate) fn find(client: &Client, index: &Url, wheel: &Wheel) -> Result<Option
     let text = response.text()?;
     let links = if is_json {
         json_links(&text, &url).map_err(|e| {
-            Failed::permanent(format!("{}: the page is not valid JSON: {e}", shown(&url)))
+            FailedRequest::permanent(format!("{}: the page is not valid JSON: {e}", shown(&url)))
         })?
     } else {
         html_links(&text, &url)
@@ -35,12 +39,14 @@ pub(crate) fn find(client: &Client, index: &Url, wheel: &Wheel) -> Result<Option
     };
     let published = link.fragment().and_then(|fragment| fragment.strip_prefix("sha256="));
     match published {
-        Some(hash) if !hash.eq_ignore_ascii_case(&wheel.sha256) => Err(Failed::permanent(format!(
-            "{} is not the file that this version of tensorserve expects: the index publishes SHA-256 \
+        Some(hash) if !hash.eq_ignore_ascii_case(&wheel.sha256) => {
+            Err(FailedRequest::permanent(format!(
+                "{} is not the file that this version of tensorserve expects: the index publishes SHA-256 \
              {hash}, expected {}",
-            shown(&link),
-            wheel.sha256
-        ))),
+                shown(&link),
+                wheel.sha256
+            )))
+        }
         _ => Ok(Some(link)),
     }
 }

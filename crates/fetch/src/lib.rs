@@ -26,4 +26,4 @@ pub use self::fetcher::Fetcher;
 pub use self::install::Installation;
 pub use self::pins::{Pin, names};
 pub use self::pip::PipSettings;
-pub use self::report::{Progress, Report, megabytes};
+pub use self::report::{DownloadDisplay, Report, megabytes};

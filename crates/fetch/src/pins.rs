@@ -47,11 +47,11 @@ struct Runtime {
     #[serde(default)]
     headers: Vec<String>,
     links: BTreeMap<String, String>,
-    builds: Vec<Build>,
+    builds: Vec<RuntimeBuild>,
 }
 
 #[derive(Clone, Deserialize)]
-struct Build {
+struct RuntimeBuild {
     device: String,
     machine: String,
     unpacked: u64,
@@ -118,7 +118,7 @@ impl Pin {
         };
         let runtime = pins.runtimes.get(*name).cloned().ok_or_else(|| invalid(name))?;
         let Runtime { library, version, folder, .. } = &runtime;
-        let is_wanted = |build: &&Build| build.device == *device && build.machine == ARCH;
+        let is_wanted = |build: &&RuntimeBuild| build.device == *device && build.machine == ARCH;
         let Some(build) = runtime.builds.iter().find(is_wanted) else {
             let message = match fetchable {
                 TORCH => format!(

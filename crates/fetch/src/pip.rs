@@ -47,10 +47,10 @@ struct Proxies {
 }
 
 /// The options of pip's configuration files, by their names with `-`.
-type Options = BTreeMap<String, String>;
+type PipOptions = BTreeMap<String, String>;
 
 /// The variables of the environment, by their names.
-type Variables = BTreeMap<String, String>;
+type EnvironmentVariables = BTreeMap<String, String>;
 
 impl PipSettings {
     /// The settings in these variables of the environment and in pip's files. The file of a Python
@@ -58,8 +58,8 @@ impl PipSettings {
     ///
     /// # Errors
     /// If a configuration file cannot be read.
-    pub fn new(variables: &Variables, prefix: Option<&Path>) -> Result<Self> {
-        let mut options = Options::new();
+    pub fn new(variables: &EnvironmentVariables, prefix: Option<&Path>) -> Result<Self> {
+        let mut options = PipOptions::new();
         for file in files(variables, prefix) {
             match fs::read_to_string(&file) {
                 Ok(text) => options.extend(parse(&text)),
@@ -74,7 +74,7 @@ impl PipSettings {
         Ok(Self::of(&options, variables))
     }
 
-    fn of(options: &Options, variables: &Variables) -> Self {
+    fn of(options: &PipOptions, variables: &EnvironmentVariables) -> Self {
         let text =
             |name: &str| options.get(name).map(|value| value.trim()).filter(|v| !v.is_empty());
         let list = |name: &str| -> Vec<String> {
@@ -148,7 +148,7 @@ fn covers(entry: &str, host: &str) -> bool {
 }
 
 /// The options that variables set, such as `index-url` for `PIP_INDEX_URL`.
-fn of_variables(variables: &Variables) -> impl Iterator<Item = (String, String)> {
+fn of_variables(variables: &EnvironmentVariables) -> impl Iterator<Item = (String, String)> {
     variables.iter().filter_map(|(name, value)| {
         let option = name.strip_prefix("PIP_")?.to_ascii_lowercase().replace('_', "-");
         Some((option, value.clone()))
@@ -156,7 +156,7 @@ fn of_variables(variables: &Variables) -> impl Iterator<Item = (String, String)>
 }
 
 /// pip's configuration files, the most general first: later ones take precedence.
-fn files(variables: &Variables, prefix: Option<&Path>) -> Vec<PathBuf> {
+fn files(variables: &EnvironmentVariables, prefix: Option<&Path>) -> Vec<PathBuf> {
     let named = variables.get("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some(Path::new("/dev/null")) {
         return Vec::new();
@@ -180,8 +180,8 @@ fn files(variables: &Variables, prefix: Option<&Path>) -> Vec<PathBuf> {
 }
 
 /// The options of the sections `global` and `install`, which takes precedence.
-fn parse(text: &str) -> Options {
-    let mut sections: BTreeMap<String, Options> = BTreeMap::new();
+fn parse(text: &str) -> PipOptions {
+    let mut sections: BTreeMap<String, PipOptions> = BTreeMap::new();
     let (mut section, mut option) = (String::new(), None);
     for line in text.lines() {
         let trimmed = line.trim();

@@ -12,11 +12,11 @@ pub trait Report {
 
     /// Displays a download of `size` bytes that begins, until the display is dropped. Remarks about it
     /// start with `label`.
-    fn begin(&self, label: &str, size: u64) -> Box<dyn Progress>;
+    fn begin(&self, label: &str, size: u64) -> Box<dyn DownloadDisplay>;
 }
 
 /// The display of a download.
-pub trait Progress {
+pub trait DownloadDisplay {
     /// The first `bytes` are here.
     fn is_at(&self, bytes: u64);
 }

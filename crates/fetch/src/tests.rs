@@ -17,7 +17,7 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::install::STAMP;
-use super::{Fetcher, Installation, Pin, PipSettings, Progress, Report, Trust};
+use super::{DownloadDisplay, Fetcher, Installation, Pin, PipSettings, Report, Trust};
 use tensorserve_tensor::error::Result;
 
 const WHEEL: &str = "onnxruntime-1.0-cp312-none-any.whl";
@@ -164,12 +164,12 @@ struct Silent;
 impl Report for Silent {
     fn say(&self, _remark: &str) {}
 
-    fn begin(&self, _label: &str, _size: u64) -> Box<dyn Progress> {
+    fn begin(&self, _label: &str, _size: u64) -> Box<dyn DownloadDisplay> {
         Box::new(Silent)
     }
 }
 
-impl Progress for Silent {
+impl DownloadDisplay for Silent {
     fn is_at(&self, _bytes: u64) {}
 }
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use self::files::MojoArchive;
 use self::model::MojoModel;
-use tensorserve_platform::{Completeness, InputStyle, Place, files as model_files};
+use tensorserve_platform::{Completeness, InputStyle, ModelPath, files as model_files};
 use tensorserve_tabular::ComparedVersions;
 use tensorserve_tabular::Evaluated;
 use tensorserve_tabular::FilePlatform;
@@ -98,7 +98,7 @@ fn check(path: &Path) -> Completeness {
 
 /// The file of the model: `path` itself, or the one in the folder `path`.
 fn find(path: &Path) -> Result<PathBuf> {
-    let place = Place::new(path);
+    let place = ModelPath::new(path);
     if place.is_file() {
         return Ok(path.to_owned());
     }
@@ -112,7 +112,7 @@ fn find(path: &Path) -> Result<PathBuf> {
     }
 }
 
-fn mojo_archives<'a>(place: &'a Place) -> impl Iterator<Item = &'a PathBuf> {
+fn mojo_archives<'a>(place: &'a ModelPath) -> impl Iterator<Item = &'a PathBuf> {
     place.files(&ARCHIVE_ENDINGS).filter(|file| looks_like_mojo(file))
 }
 

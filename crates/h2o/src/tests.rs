@@ -8,7 +8,9 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 
 use super::*;
-use tensorserve_platform::{Completeness, Executable, LoadOptions, ModelLoader, Place, RunOptions};
+use tensorserve_platform::{
+    Completeness, Executable, LoadOptions, ModelLoader, ModelPath, RunOptions,
+};
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
@@ -393,7 +395,7 @@ fn damaged_files_do_not_panic() {
 fn mojos_are_recognised_by_ending_or_by_content() {
     let folder = tempfile::tempdir().expect("temporary directory");
     let at = |name: &str| folder.path().join(name);
-    let recognises = |path: &Path| H2O.recognises(&Place::new(path));
+    let recognises = |path: &Path| H2O.recognises(&ModelPath::new(path));
     assert!(recognises(&test_data(FOLDER).join("iris_gbm.zip")));
     assert!(matches!(H2O.check(folder.path()), Completeness::Missing(_)));
     std::fs::write(at("other.zip"), stored(&[("a".to_owned(), b"model".to_vec())])).unwrap();

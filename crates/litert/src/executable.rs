@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::ffi::{Interpreter, RunError};
 use super::model::{FunctionPort, ModelFunction, TfliteModel};
 use super::{outputs, rows};
-use tensorserve_platform::pool::Pool;
+use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{RowDependence, Shape, Signature, Tensor, TensorSpec, concat};
@@ -59,7 +59,7 @@ fn takes_one(model: &TfliteModel, function: &ModelFunction) -> bool {
 /// A loaded model.
 pub(super) struct LiteRtExecutable {
     calls: Vec<SignatureCall>,
-    pool: Pool<Interpreter>,
+    pool: InstancePool<Interpreter>,
 }
 
 /// How a signature calls its function.
@@ -84,7 +84,7 @@ impl LiteRtExecutable {
     pub(super) fn new(
         model: TfliteModel,
         signatures: &[Signature],
-        pool: Pool<Interpreter>,
+        pool: InstancePool<Interpreter>,
     ) -> Self {
         let place = |specs: &[TensorSpec], alias: &str| {
             specs.iter().position(|spec| spec.alias == alias).unwrap_or(usize::MAX)

@@ -19,9 +19,9 @@ use self::executable::LiteRtExecutable;
 use self::ffi::{Interpreter, LiteRtApi, LiteRtModel};
 use self::model::{TfliteFile, TfliteModel};
 use tensorserve_platform::library::Library;
-use tensorserve_platform::pool::Pool;
+use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
     PlatformInfo, RuntimeLibrary, files,
 };
 use tensorserve_tensor::error::Result;
@@ -118,7 +118,7 @@ impl RuntimeLibrary for LiteRt {
 }
 
 impl ModelLoader for LiteRt {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(&model::EXTENSIONS)
     }
 
@@ -155,7 +155,7 @@ impl ModelLoader for LiteRt {
         let library_model = Arc::new(LiteRtModel::new(&runtime, rewritten)?);
         let functions = model.functions.len();
         let threads = self.threads(options);
-        let pool = Pool::new(most_runs(&model), move || {
+        let pool = InstancePool::new(most_runs(&model), move || {
             Interpreter::new(&library_model, functions, threads)
         })?;
         Ok(Loaded {

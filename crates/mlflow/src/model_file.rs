@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::flavor::Flavor;
 use super::schema::ModelSignature;
 use super::yaml;
-use tensorserve_platform::{Place, files, names_version};
+use tensorserve_platform::{ModelPath, files, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The name of the file.
@@ -35,16 +35,18 @@ pub struct MlflowModel {
 }
 
 /// Whether `place` is a model folder of MLflow.
-pub(crate) fn is_model_folder(place: &Place<'_>) -> bool {
+pub(crate) fn is_model_folder(place: &ModelPath<'_>) -> bool {
     !place.is_file() && place.files(&["mlmodel"]).any(|file| file.ends_with(FILE_NAME))
 }
 
 /// Whether `path` is a model folder of MLflow, or a directory of versions of one.
 #[must_use]
 pub fn is_served(path: &Path) -> bool {
-    let place = Place::new(path);
+    let place = ModelPath::new(path);
     is_model_folder(&place)
-        || place.folders().any(|folder| is_version(folder) && is_model_folder(&Place::new(folder)))
+        || place
+            .folders()
+            .any(|folder| is_version(folder) && is_model_folder(&ModelPath::new(folder)))
 }
 
 fn is_version(folder: &Path) -> bool {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::model_file::{self, MlflowModel};
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Packaging,
-    PartOfProgram, Place, Platform, PlatformInfo, Platforms,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Packaging,
+    PartOfProgram, Platform, PlatformInfo, Platforms,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -31,14 +31,14 @@ struct FlavorLoader {
 /// The data of the model at `path`: in a model folder of MLflow, what `MLmodel` names; elsewhere `path`
 /// itself.
 fn data_of(path: &Path) -> Result<PathBuf> {
-    if !model_file::is_model_folder(&Place::new(path)) {
+    if !model_file::is_model_folder(&ModelPath::new(path)) {
         return Ok(path.to_owned());
     }
     MlflowModel::read(path)?.data_in(path)
 }
 
 impl ModelLoader for FlavorLoader {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         if !model_file::is_model_folder(place) {
             return self.inner.recognises(place);
         }
@@ -46,11 +46,12 @@ impl ModelLoader for FlavorLoader {
             let is_chosen = self.info.must_be_named;
             let data = || model.data_in(place.path());
             model.flavor.platform() == self.info.name
-                || (is_chosen && data().is_ok_and(|data| self.inner.recognises(&Place::new(&data))))
+                || (is_chosen
+                    && data().is_ok_and(|data| self.inner.recognises(&ModelPath::new(&data))))
         })
     }
 
-    fn has_folders(&self, place: &Place) -> bool {
+    fn has_folders(&self, place: &ModelPath) -> bool {
         model_file::is_model_folder(place) || self.inner.has_folders(place)
     }
 
@@ -73,7 +74,7 @@ impl ModelLoader for FlavorLoader {
     }
 
     fn packaging(&self, path: &Path) -> Result<Option<Packaging>> {
-        if !model_file::is_model_folder(&Place::new(path)) {
+        if !model_file::is_model_folder(&ModelPath::new(path)) {
             return self.inner.packaging(path);
         }
         Ok(Some(Arc::new(MlflowModel::read(path)?)))
@@ -113,11 +114,11 @@ impl NoFlavor {
 }
 
 impl ModelLoader for NoFlavor {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         model_file::is_model_folder(place)
     }
 
-    fn has_folders(&self, _place: &Place) -> bool {
+    fn has_folders(&self, _place: &ModelPath) -> bool {
         true
     }
 

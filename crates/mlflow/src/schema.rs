@@ -8,14 +8,14 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputSchema {
     /// Columns of a table; at least one. Either all have names, or none.
-    Columns(Vec<Column>),
+    Columns(Vec<ColumnSpec>),
     /// Tensors; at least one. If there are several, all have names.
     Tensors(Vec<TensorInput>),
 }
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct ColumnSpec {
     /// Its name; `None` in a schema without names.
     pub name: Option<String>,
     /// The type of its values.
@@ -85,7 +85,7 @@ pub struct ModelSignature {
 impl InputSchema {
     /// The columns, if it has columns.
     #[must_use]
-    pub fn columns(&self) -> Option<&[Column]> {
+    pub fn columns(&self) -> Option<&[ColumnSpec]> {
         match self {
             InputSchema::Columns(columns) => Some(columns),
             InputSchema::Tensors(_) => None,
@@ -169,12 +169,12 @@ fn read_inputs(list: &[Value]) -> Result<Option<InputSchema>, String> {
     Ok(Some(InputSchema::Columns(columns?)))
 }
 
-fn read_column(spec: &Value) -> Result<Column, String> {
+fn read_column(spec: &Value) -> Result<ColumnSpec, String> {
     // Before MLflow 2.10 optional columns had another member.
     let is_required = spec.get("required").and_then(Value::as_bool).unwrap_or(true);
     let is_optional = spec.get("optional").and_then(Value::as_bool).unwrap_or(false);
     let (name, dtype) = (name_of(spec).map(str::to_owned), ColumnType::read(spec)?);
-    Ok(Column { name, dtype, is_optional: is_optional || !is_required })
+    Ok(ColumnSpec { name, dtype, is_optional: is_optional || !is_required })
 }
 
 fn read_tensor(spec: &Value) -> Result<TensorInput, String> {
@@ -218,7 +218,7 @@ mod tests {
     fn columns_and_tensors_are_read() {
         let text = r#"[{"type": "double", "name": "x", "required": true},
                        {"type": "array", "items": {"type": "long"}, "name": "y", "required": false}]"#;
-        let column = |name: &str, dtype, is_optional| Column {
+        let column = |name: &str, dtype, is_optional| ColumnSpec {
             name: Some(name.to_owned()),
             dtype,
             is_optional,

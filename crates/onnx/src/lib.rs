@@ -28,7 +28,7 @@ use self::zipmap::ClassNames;
 use crate::proto::{FunctionProto, ModelProto};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
     Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -197,7 +197,7 @@ impl RuntimeLibrary for Onnx {
 }
 
 impl ModelLoader for Onnx {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(&model::EXTENSIONS)
     }
 

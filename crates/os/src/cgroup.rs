@@ -27,7 +27,7 @@ const VERSION_2: GroupFiles =
 
 /// A group that this process is in, by the folder of its files.
 #[derive(Debug, PartialEq, Eq)]
-struct Group {
+struct ControlGroup {
     folder: PathBuf,
     files: GroupFiles,
 }
@@ -43,15 +43,15 @@ pub(crate) fn free_memory() -> Option<u64> {
     free_in(&own_groups(Path::new("/")))
 }
 
-fn limit_of(groups: &[Group]) -> Option<u64> {
-    groups.iter().filter_map(Group::limit).min()
+fn limit_of(groups: &[ControlGroup]) -> Option<u64> {
+    groups.iter().filter_map(ControlGroup::limit).min()
 }
 
-fn free_in(groups: &[Group]) -> Option<u64> {
-    groups.iter().filter_map(Group::free).min()
+fn free_in(groups: &[ControlGroup]) -> Option<u64> {
+    groups.iter().filter_map(ControlGroup::free).min()
 }
 
-impl Group {
+impl ControlGroup {
     /// Its limit, which version 1 always has: that of a group without one is larger than any memory.
     fn limit(&self) -> Option<u64> {
         self.number(self.files.limit)
@@ -71,7 +71,7 @@ impl Group {
 }
 
 /// The groups with memory limits that this process is in, each before those around it. `root` is `/`.
-fn own_groups(root: &Path) -> Vec<Group> {
+fn own_groups(root: &Path) -> Vec<ControlGroup> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (own, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
     let mut groups = Vec::new();
@@ -119,7 +119,7 @@ impl<'m> GroupMount<'m> {
     }
 
     /// The group at `path` and those around it, as far as this mount shows them.
-    fn groups(&self, root: &Path, path: &str) -> Vec<Group> {
+    fn groups(&self, root: &Path, path: &str) -> Vec<ControlGroup> {
         let place = root.join(self.place.trim_start_matches('/'));
         let below = Path::new(path).strip_prefix(self.top);
         // A container may see the path that its group has outside, while its own group is at the top; and
@@ -130,7 +130,7 @@ impl<'m> GroupMount<'m> {
         });
         let own = below.unwrap_or(Path::new(""));
         let folders = own.ancestors().map(|folder| place.join(folder));
-        folders.map(|folder| Group { folder, files: self.files }).collect()
+        folders.map(|folder| ControlGroup { folder, files: self.files }).collect()
     }
 }
 

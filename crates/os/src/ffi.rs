@@ -105,7 +105,7 @@ pub fn thread_id() -> ThreadId {
 
 /// A scheduling priority below the normal one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Priority {
+pub enum ThreadPriority {
     /// That of [`lower_priority`].
     Low,
     /// The lowest: what is left of the CPU time.
@@ -114,11 +114,11 @@ pub enum Priority {
 
 /// Lowers the scheduling priority of a thread that has not ended. This cannot be undone.
 #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
-pub fn lower_priority_of(thread: ThreadId, priority: Priority) {
+pub fn lower_priority_of(thread: ThreadId, priority: ThreadPriority) {
     #[cfg(target_os = "linux")]
     let nice = match priority {
-        Priority::Low => NICE_INCREMENT,
-        Priority::Lowest => LOWEST_PRIORITY,
+        ThreadPriority::Low => NICE_INCREMENT,
+        ThreadPriority::Lowest => LOWEST_PRIORITY,
     };
     // SAFETY: plain system calls; on Linux they concern one thread alone.
     #[cfg(target_os = "linux")]

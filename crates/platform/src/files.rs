@@ -17,24 +17,24 @@ pub use tensorserve_os::files::{open, read as read_open};
 
 /// A path that may be a model. All platforms inspect it, so a directory is listed only once for all
 /// of them.
-pub struct Place<'a> {
+pub struct ModelPath<'a> {
     path: &'a Path,
     is_file: bool,
     inside: OnceCell<Vec<PathBuf>>,
     hidden: Option<&'a BTreeSet<PathBuf>>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ModelPath<'a> {
     /// The file or directory at `path`.
     #[must_use]
     pub fn new(path: &'a Path) -> Self {
-        Place { path, is_file: path.is_file(), inside: OnceCell::new(), hidden: None }
+        ModelPath { path, is_file: path.is_file(), inside: OnceCell::new(), hidden: None }
     }
 
     /// The directory at `path`, as if it did not contain `hidden`.
     #[must_use]
     pub fn without(path: &'a Path, hidden: &'a BTreeSet<PathBuf>) -> Self {
-        Place { hidden: Some(hidden), ..Place::new(path) }
+        ModelPath { hidden: Some(hidden), ..ModelPath::new(path) }
     }
 
     /// The path.
@@ -96,7 +96,7 @@ pub fn check(path: &Path, endings: &[&str]) -> Completeness {
 /// # Errors
 /// [`Code::NotFound`] if there is none; [`Code::FailedPrecondition`] if there are several.
 pub fn find(path: &Path, endings: &[&str]) -> Result<PathBuf> {
-    let place = Place::new(path);
+    let place = ModelPath::new(path);
     if place.is_file() {
         return Ok(path.to_owned());
     }
@@ -187,7 +187,7 @@ mod tests {
         assert!(matches!(check(folder.path(), &ENDINGS), Completeness::Missing(_)));
         fs::write(&one, "12345").expect("written");
         fs::write(&odd, "").expect("written");
-        let has_file = |path: &Path| Place::new(path).has_file(&ENDINGS);
+        let has_file = |path: &Path| ModelPath::new(path).has_file(&ENDINGS);
         assert!(has_file(&one) && has_file(folder.path()));
         assert!(!has_file(&odd));
         assert_eq!(find(folder.path(), &ENDINGS).expect("one"), one);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::files::Place;
+pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::samples::{SyntheticSample, synthetic_samples};
@@ -91,11 +91,11 @@ pub struct PlatformInfo {
 /// Finds and loads the models of a platform.
 pub trait ModelLoader: Send + Sync {
     /// Whether `place` is or contains a model of this platform (which may be invalid).
-    fn recognises(&self, place: &Place) -> bool;
+    fn recognises(&self, place: &ModelPath) -> bool;
 
     /// Whether subdirectories of the model's directory `place` are part of the model: they are not
     /// searched for models and versions.
-    fn has_folders(&self, _place: &Place) -> bool {
+    fn has_folders(&self, _place: &ModelPath) -> bool {
         false
     }
 
@@ -418,7 +418,7 @@ impl Platforms {
     /// The platform of the model that `path` is or contains.
     #[must_use]
     pub fn of_folder(&self, path: &Path) -> Option<&Platform> {
-        self.recognising(&Place::new(path))
+        self.recognising(&ModelPath::new(path))
     }
 
     /// The platform to load the version at `path` with: the one that is `named`, or else the one
@@ -435,12 +435,12 @@ impl Platforms {
     /// platform `named`, any file is a model.
     #[must_use]
     pub fn is_model(&self, path: &Path, named: Option<&str>) -> bool {
-        self.is_model_at(&Place::new(path), named)
+        self.is_model_at(&ModelPath::new(path), named)
     }
 
     /// [`Platforms::is_model`] for `place`.
     #[must_use]
-    pub fn is_model_at(&self, place: &Place<'_>, named: Option<&str>) -> bool {
+    pub fn is_model_at(&self, place: &ModelPath<'_>, named: Option<&str>) -> bool {
         let platform = match named {
             Some(_) => {
                 let platform = self.of_version(place.path(), named);
@@ -457,34 +457,34 @@ impl Platforms {
     /// platform `named` only, if there is one.
     #[must_use]
     pub fn model_files(&self, path: &Path, named: Option<&str>) -> Vec<PathBuf> {
-        self.model_files_at(&Place::new(path), named)
+        self.model_files_at(&ModelPath::new(path), named)
     }
 
     /// [`Platforms::model_files`] for `place`.
     #[must_use]
-    pub fn model_files_at(&self, place: &Place<'_>, named: Option<&str>) -> Vec<PathBuf> {
+    pub fn model_files_at(&self, place: &ModelPath<'_>, named: Option<&str>) -> Vec<PathBuf> {
         let is_model = |file: &&PathBuf| {
-            let (is_hidden, file) = (is_hidden(file), Place::new(file));
+            let (is_hidden, file) = (is_hidden(file), ModelPath::new(file));
             let is_known = |p: &&Platform| named.is_none_or(|name| p.info.name == name);
             !is_hidden && self.recognising(&file).filter(is_known).is_some()
         };
         place.files(&[""]).filter(is_model).cloned().collect()
     }
 
-    fn recognising(&self, place: &Place) -> Option<&Platform> {
+    fn recognising(&self, place: &ModelPath) -> Option<&Platform> {
         let mut all = self.all.iter().chain([&self.foreign]);
         all.find(|platform| !platform.info.must_be_named && platform.loader.recognises(place))
     }
 
     /// Whether the directory `place` contains models or versions: then a file next to them is not a
     /// model, whatever its name.
-    fn holds_models(&self, place: &Place) -> bool {
+    fn holds_models(&self, place: &ModelPath) -> bool {
         let is_version = |folder: &PathBuf| {
             let name = folder.file_name().and_then(|name| name.to_str());
             name.is_some_and(names_version)
         };
         place.folders().any(|folder| {
-            let inner = Place::new(folder);
+            let inner = ModelPath::new(folder);
             is_version(folder)
                 || self.recognising(&inner).is_some()
                 || inner.folders().any(is_version)

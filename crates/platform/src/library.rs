@@ -49,7 +49,7 @@ impl From<&str> for SearchFolder {
 
 /// The result of [`Library::find`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundLibrary {
     /// This file.
     File(PathBuf),
     /// None found; let the system's loader search for [`Library::files`].
@@ -62,10 +62,12 @@ impl Library {
     ///
     /// # Errors
     /// If a path was given and there is no library: a wrong setting must not be ignored.
-    pub fn find(&self, given: Option<&Path>, search: &[SearchFolder]) -> Result<Found> {
+    pub fn find(&self, given: Option<&Path>, search: &[SearchFolder]) -> Result<FoundLibrary> {
         match given {
-            Some(path) => self.at(path).map(Found::File),
-            None => Ok(self.search(search, &mut Vec::new()).map_or(Found::System, Found::File)),
+            Some(path) => self.at(path).map(FoundLibrary::File),
+            None => Ok(self
+                .search(search, &mut Vec::new())
+                .map_or(FoundLibrary::System, FoundLibrary::File)),
         }
     }
 
@@ -276,7 +278,7 @@ mod tests {
 
     fn found(folder: &Path) -> String {
         match LIBRARY.find(None, &[folder.to_owned().into()]) {
-            Ok(Found::File(file)) => {
+            Ok(FoundLibrary::File(file)) => {
                 file.strip_prefix(folder).expect("below").display().to_string()
             }
             other => format!("{other:?}"),
@@ -335,9 +337,9 @@ mod tests {
         let found_by_itself = SearchFolder { path: lib.clone(), is_named: false };
         let named = SearchFolder { path: lib.clone(), is_named: true };
         let find = |folder: &SearchFolder| LIBRARY.find(None, std::slice::from_ref(folder)).ok();
-        assert_eq!(find(&found_by_itself), Some(Found::System));
-        assert_eq!(find(&named), Some(Found::File(library.clone())));
-        assert_eq!(LIBRARY.find(Some(&lib), &[]).ok(), Some(Found::File(library.clone())));
+        assert_eq!(find(&found_by_itself), Some(FoundLibrary::System));
+        assert_eq!(find(&named), Some(FoundLibrary::File(library.clone())));
+        assert_eq!(LIBRARY.find(Some(&lib), &[]).ok(), Some(FoundLibrary::File(library.clone())));
         let open = |_: &Path| Err::<(), _>(std::io::Error::other("not here"));
         let error = LIBRARY.open(None, &[found_by_itself], open).expect_err("skipped");
         let skipped = format!("{} was skipped", library.display());
@@ -348,7 +350,7 @@ mod tests {
     fn a_file_name_is_that_file_and_not_one_of_the_loader() {
         let here = std::env::current_dir().expect("working directory").join("Cargo.toml");
         let found = LIBRARY.find(Some(Path::new("Cargo.toml")), &[]);
-        assert_eq!(found.ok(), Some(Found::File(here)));
+        assert_eq!(found.ok(), Some(FoundLibrary::File(here)));
     }
 
     #[test]

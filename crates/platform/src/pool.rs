@@ -9,29 +9,34 @@ use tensorserve_tensor::error::{Code, Error, Result};
 type Make<T> = Box<dyn Fn() -> Result<T> + Send + Sync>;
 
 /// The objects of a model: interpreters, or whatever a runtime has for a run.
-pub struct Pool<T> {
+pub struct InstancePool<T> {
     make: Make<T>,
     /// The most objects: as many runs as there are cores gain from running at the same time.
     most: usize,
-    state: Mutex<State<T>>,
+    state: Mutex<InstancePoolState<T>>,
     /// An object is idle, or may be made.
     returned: Condvar,
 }
 
-struct State<T> {
+struct InstancePoolState<T> {
     idle: Vec<T>,
     /// How many exist, or are being made.
     count: usize,
 }
 
-impl<T> Pool<T> {
+impl<T> InstancePool<T> {
     /// A pool of at most `most` objects, with the first one.
     ///
     /// # Errors
     /// That of `make`, which makes an object.
     pub fn new(most: usize, make: impl Fn() -> Result<T> + Send + Sync + 'static) -> Result<Self> {
-        let state = Mutex::new(State { idle: vec![make()?], count: 1 });
-        Ok(Pool { make: Box::new(make), most: most.max(1), state, returned: Condvar::new() })
+        let state = Mutex::new(InstancePoolState { idle: vec![make()?], count: 1 });
+        Ok(InstancePool {
+            make: Box::new(make),
+            most: most.max(1),
+            state,
+            returned: Condvar::new(),
+        })
     }
 
     /// Calls `run` with an object, if possible one that is `preferred`. Waits while all are in use, until
@@ -85,7 +90,7 @@ impl<T> Pool<T> {
 
 /// An object in use, or the right to have one, which is given back on drop.
 struct Borrowed<'a, T> {
-    pool: &'a Pool<T>,
+    pool: &'a InstancePool<T>,
     object: Option<T>,
 }
 
@@ -112,7 +117,8 @@ mod tests {
     fn no_more_objects_are_made_than_allowed_and_each_has_one_run_at_a_time() {
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
-        let pool = Pool::new(2, move || Ok(count.fetch_add(1, Ordering::SeqCst))).expect("a pool");
+        let pool =
+            InstancePool::new(2, move || Ok(count.fetch_add(1, Ordering::SeqCst))).expect("a pool");
         let runs = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -136,7 +142,7 @@ mod tests {
     #[test]
     fn the_preferred_object_is_used_and_a_failed_making_can_be_tried_again() {
         let made = AtomicUsize::new(0);
-        let pool = Pool::new(3, move || match made.fetch_add(1, Ordering::SeqCst) {
+        let pool = InstancePool::new(3, move || match made.fetch_add(1, Ordering::SeqCst) {
             1 => Err(Error::internal("once")),
             number => Ok(number),
         });
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_until_the_deadline() {
-        let pool = Pool::new(1, || Ok(())).expect("a pool");
+        let pool = InstancePool::new(1, || Ok(())).expect("a pool");
         let deadline = Some(Instant::now());
         let inner = |(): &mut ()| pool.with(|()| true, deadline, |()| Ok(()));
         let error = pool.with(|()| true, None, inner).expect_err("late");

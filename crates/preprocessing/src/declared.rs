@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::file::{self, Location, StepTable, StepsFile};
+use super::file::{self, FileLine, StepTable, StepsFile};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, DeclaredShape, Signature, TensorSpec};
 
@@ -82,7 +82,7 @@ fn input(table: StepTable) -> Result<TensorSpec> {
     Ok(TensorSpec::new(name, dtype, &shape))
 }
 
-fn output(mut table: StepTable) -> Result<(DeclaredOutput, Location)> {
+fn output(mut table: StepTable) -> Result<(DeclaredOutput, FileLine)> {
     let location = table.location().clone();
     let name = table.text("name")?.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| location.error("write the name: name = \"…\""))?;

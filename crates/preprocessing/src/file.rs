@@ -53,7 +53,7 @@ pub(super) struct StepsFile {
 
 /// The table of one step. Its entries are taken one by one; any that is left is a mistake.
 pub(super) struct StepTable {
-    location: Location,
+    location: FileLine,
     /// The kind of step: the value of `step`.
     pub(super) kind: String,
     /// The entries that have not been taken.
@@ -65,12 +65,12 @@ pub(super) struct StepTable {
 struct StepTableEntry {
     key: String,
     value: TomlValue,
-    location: Location,
+    location: FileLine,
 }
 
 /// A line of the file, for error messages.
 #[derive(Clone)]
-pub(super) struct Location {
+pub(super) struct FileLine {
     path: PathBuf,
     line: usize,
 }
@@ -87,15 +87,15 @@ enum TomlValue {
     Unused(&'static str),
 }
 
-impl Location {
+impl FileLine {
     fn new(path: &Path, text: &str, offset: usize) -> Self {
         let before = text.as_bytes().get(..offset).unwrap_or_default();
-        Location { path: path.to_owned(), line: memchr::memchr_iter(b'\n', before).count() + 1 }
+        FileLine { path: path.to_owned(), line: memchr::memchr_iter(b'\n', before).count() + 1 }
     }
 
     /// An error at this line.
     pub(super) fn error(&self, text: impl std::fmt::Display) -> Error {
-        let Location { path, line } = self;
+        let FileLine { path, line } = self;
         Error::invalid(format!("{} line {line}: {text}", path.display()))
     }
 }
@@ -108,7 +108,7 @@ impl StepsFile {
     /// and `signature`, with the line.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path.parent().unwrap_or(Path::new("")), path)?;
-        let at = |offset: usize| Location::new(path, &text, offset);
+        let at = |offset: usize| FileLine::new(path, &text, offset);
         let table = DeTable::parse(&text).map_err(|e| {
             let start = e.span().map_or(0, |span| span.start);
             at(start).error(e.message().to_owned())
@@ -135,8 +135,8 @@ impl StepsFile {
     fn read_signature(
         &mut self,
         value: &DeValue<'_>,
-        location: &Location,
-        at: impl Fn(usize) -> Location + Copy,
+        location: &FileLine,
+        at: impl Fn(usize) -> FileLine + Copy,
     ) -> Result<()> {
         let no_table = || location.error("write [[signature.inputs]], one table for each input");
         for (key, value) in value.as_table().ok_or_else(no_table)? {
@@ -160,8 +160,8 @@ impl StepsFile {
 fn tables(
     key: &str,
     value: &Spanned<DeValue<'_>>,
-    location: &Location,
-    at: impl Fn(usize) -> Location + Copy,
+    location: &FileLine,
+    at: impl Fn(usize) -> FileLine + Copy,
 ) -> Result<Vec<StepTable>> {
     let not_tables = || location.error(format_args!("write [[{key}]], one table for each"));
     let list = value.get_ref().as_array().ok_or_else(not_tables)?;
@@ -178,8 +178,8 @@ impl StepTable {
     fn read(
         list: &str,
         table: &DeTable<'_>,
-        location: Location,
-        at: impl Fn(usize) -> Location,
+        location: FileLine,
+        at: impl Fn(usize) -> FileLine,
     ) -> Result<Self> {
         let mut entries = Vec::with_capacity(table.len());
         for (key, value) in table.iter() {
@@ -203,7 +203,7 @@ impl StepTable {
     }
 
     /// The line at which the step starts.
-    pub(super) fn location(&self) -> &Location {
+    pub(super) fn location(&self) -> &FileLine {
         &self.location
     }
 
@@ -371,7 +371,7 @@ impl StepTableEntry {
     }
 }
 
-fn type_error(location: &Location, key: &str, expected: &str, actual: &TomlValue) -> Error {
+fn type_error(location: &FileLine, key: &str, expected: &str, actual: &TomlValue) -> Error {
     location.error(format_args!("{key} must be {expected}, but is {}", actual.description()))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::file::{Location, StepTable};
+use super::file::{FileLine, StepTable};
 use super::specs::check_real;
 use tensorserve_codec::cast::cast;
 use tensorserve_tensor::error::{Error, Result};
@@ -141,7 +141,7 @@ impl ScaleStep {
     }
 
     /// Refuses a tensor that cannot be scaled.
-    fn check(&self, spec: &TensorSpec, location: &Location) -> Result<()> {
+    fn check(&self, spec: &TensorSpec, location: &FileLine) -> Result<()> {
         check_real(spec, location, "only real numbers can be scaled")?;
         let Some(dims) = spec.shape.sizes().filter(|_| self.is_per_channel()) else {
             return Ok(());

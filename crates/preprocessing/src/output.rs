@@ -30,12 +30,12 @@ enum OutputOperation {
     Scale(ScaleStep),
     /// Replaces an output by its `k` largest values, and appends an output with their indices.
     TopK(usize),
-    Labels(ClassLabels),
+    Labels(LabelsStep),
 }
 
 /// The labels of classes.
 #[derive(Clone, Debug, PartialEq)]
-struct ClassLabels {
+struct LabelsStep {
     /// By the number of the class.
     labels: Vec<String>,
     /// The label of all other classes; without it, their number.
@@ -154,7 +154,7 @@ fn read_top_k(table: &mut StepTable, spec: &mut TensorSpec) -> Result<(usize, Te
     Ok((k, indices))
 }
 
-fn read_labels(table: &mut StepTable, spec: &mut TensorSpec) -> Result<ClassLabels> {
+fn read_labels(table: &mut StepTable, spec: &mut TensorSpec) -> Result<LabelsStep> {
     let labels = table.lines("file")?;
     let labels = labels.ok_or_else(|| {
         table.error("a step \"labels\" needs file, a file with one label per line")
@@ -168,7 +168,7 @@ fn read_labels(table: &mut StepTable, spec: &mut TensorSpec) -> Result<ClassLabe
         )));
     }
     spec.dtype_number = DType::String.number();
-    Ok(ClassLabels { labels, unknown })
+    Ok(LabelsStep { labels, unknown })
 }
 
 fn is_integer(dtype: DType) -> bool {
@@ -180,7 +180,7 @@ fn is_integer(dtype: DType) -> bool {
     }
 }
 
-impl ClassLabels {
+impl LabelsStep {
     /// The label of each class of a tensor.
     fn of(&self, classes: &Tensor) -> Result<Tensor> {
         let numbers = cast(classes, DType::Int64).ok_or_else(|| not_numeric(classes))?;
@@ -282,14 +282,14 @@ mod tests {
     #[test]
     fn classes_without_a_label_keep_their_number() {
         let names = vec!["no".to_owned(), "yes".to_owned()];
-        let text = |labels: &ClassLabels, classes: &Tensor| -> Vec<String> {
+        let text = |labels: &LabelsStep, classes: &Tensor| -> Vec<String> {
             let tensor = labels.of(classes).expect("labels");
             let strings = tensor.strings().expect("strings").iter();
             strings.map(|label| String::from_utf8_lossy(label).into_owned()).collect()
         };
-        let labels = ClassLabels { labels: names.clone(), unknown: None };
+        let labels = LabelsStep { labels: names.clone(), unknown: None };
         assert_eq!(text(&labels, &tensor(&[2, 2], &[1i32, 0, 2, -1])), ["yes", "no", "2", "-1"]);
-        let labels = ClassLabels { labels: names, unknown: Some("?".to_owned()) };
+        let labels = LabelsStep { labels: names, unknown: Some("?".to_owned()) };
         assert_eq!(text(&labels, &tensor(&[2], &[1u8, 200])), ["yes", "?"]);
         assert!(labels.of(&tensor(&[1], &[1.0f32])).is_err());
     }

@@ -1,6 +1,6 @@
 //! Checks of steps against the tensor specs of a signature.
 
-use super::file::Location;
+use super::file::FileLine;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, TensorSpec};
 
@@ -8,7 +8,7 @@ use tensorserve_tensor::{DType, TensorSpec};
 pub(super) fn position(
     name: Option<String>,
     specs: &[TensorSpec],
-    location: &Location,
+    location: &FileLine,
 ) -> Result<usize> {
     let Some(name) = name else {
         if specs.len() == 1 {
@@ -28,7 +28,7 @@ fn aliases(specs: &[TensorSpec]) -> String {
 }
 
 /// Refuses empty and duplicate names.
-pub(super) fn check_names(specs: &[TensorSpec], location: &Location) -> Result<()> {
+pub(super) fn check_names(specs: &[TensorSpec], location: &FileLine) -> Result<()> {
     let mut names: Vec<&str> = specs.iter().map(|spec| spec.alias.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
@@ -41,7 +41,7 @@ pub(super) fn check_names(specs: &[TensorSpec], location: &Location) -> Result<(
 }
 
 /// Refuses a tensor without a real number type; `requirement` is what needs one.
-pub(super) fn check_real(spec: &TensorSpec, location: &Location, requirement: &str) -> Result<()> {
+pub(super) fn check_real(spec: &TensorSpec, location: &FileLine, requirement: &str) -> Result<()> {
     if spec.dtype().is_some_and(is_real) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorserve_platform::{
-    Completeness, EndedProcess, Inspection, LoadOptions, Loaded, ModelLoader, Packaging, Place,
+    Completeness, EndedProcess, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Packaging,
     Platform,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -91,11 +91,11 @@ fn judged(
 }
 
 impl ModelLoader for ProbedLoader {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         self.inner.loader.recognises(place)
     }
 
-    fn has_folders(&self, place: &Place) -> bool {
+    fn has_folders(&self, place: &ModelPath) -> bool {
         self.inner.loader.has_folders(place)
     }
 

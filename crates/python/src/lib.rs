@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use self::model::PythonModel;
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
     PlatformInfo, RuntimeLibrary, files,
 };
 use tensorserve_preprocessing::declared_signature;
@@ -105,7 +105,7 @@ impl RuntimeLibrary for Python {
 }
 
 impl ModelLoader for Python {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(&ENDINGS)
     }
 

@@ -54,12 +54,12 @@ const NAMES: &str = "[[signature.inputs]]\nname = \"name\"\ndtype = \"string\"\n
                      [[signature.outputs]]\nname = \"text\"\ndtype = \"string\"\nshape = [-1]\n";
 
 /// A version of a model: a pickle of an object of `class`, with its module beside it.
-struct Place {
+struct ModelPath {
     folder: tempfile::TempDir,
     workers: Workers,
 }
 
-impl Place {
+impl ModelPath {
     fn of(class: &str) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let code = folder.path().join("code");
@@ -73,7 +73,7 @@ impl Place {
         );
         let status = Command::new("python3").args(["-c", &script]).args([&code, &file]).status();
         assert!(status.expect("Python runs").success());
-        Place { folder, workers: Workers::new(WorkersConfig::default()) }
+        ModelPath { folder, workers: Workers::new(WorkersConfig::default()) }
     }
 
     fn path(&self) -> &Path {
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ModelPath {
     fn drop(&mut self) {
         self.workers.stop(Duration::from_secs(2));
     }
@@ -134,7 +134,7 @@ fn says(executable: &dyn Executable, name: &str) -> Result<String> {
 
 #[test]
 fn an_object_predicts_with_inputs_and_outputs_that_follow_from_it() {
-    let place = Place::of("Sums");
+    let place = ModelPath::of("Sums");
     let loaded = place.loaded();
     let [signature] = &loaded.signatures[..] else { panic!("one") };
     assert_eq!(signature.name, "serving_default");
@@ -156,21 +156,21 @@ fn an_object_predicts_with_inputs_and_outputs_that_follow_from_it() {
 
 #[test]
 fn inputs_and_outputs_are_those_that_are_declared() {
-    let place = Place::of("Names").declare(NAMES);
+    let place = ModelPath::of("Names").declare(NAMES);
     let loaded = place.loaded();
     let outputs = run(&loaded, texts(&["Ada", "", "\u{e9}"]), None).expect("runs");
     assert_eq!(outputs[0].values::<i64>(), Some(&[3, 0, 1][..]));
     let said: Vec<&[u8]> = outputs[1].strings().expect("texts").iter().collect();
     assert_eq!(said, ["hello Ada".as_bytes(), b"hello ", "hello \u{e9}".as_bytes()]);
     let other = NAMES.replace("int64", "string").replace("\"length\"", "\"size\"");
-    let place = Place::of("Names").declare(&other);
+    let place = ModelPath::of("Names").declare(&other);
     let error = run(&place.loaded(), texts(&["x"]), None).expect_err("no such output");
     assert!(error.message().contains("returned no size, but length, text"), "{error}");
 }
 
 #[test]
 fn outputs_have_a_row_for_each_row_of_the_inputs() {
-    let place = Place::of("Names").declare(NAMES);
+    let place = ModelPath::of("Names").declare(NAMES);
     let loaded = place.loaded();
     for names in [&["Ada", "drop", "Grace"][..], &["drop", "Ada"]] {
         let error = run(&loaded, texts(names), None).expect_err("a row is missing");
@@ -187,7 +187,7 @@ fn outputs_have_a_row_for_each_row_of_the_inputs() {
 
 #[test]
 fn what_the_model_raises_is_the_requests_fault_or_its_own() {
-    let place = Place::of("Names").declare(NAMES);
+    let place = ModelPath::of("Names").declare(NAMES);
     let loaded = place.loaded();
     let error = says(&*loaded.executable, "refuse").expect_err("refused");
     assert_eq!(error.code(), Code::InvalidArgument);
@@ -199,7 +199,7 @@ fn what_the_model_raises_is_the_requests_fault_or_its_own() {
 
 #[test]
 fn a_process_that_ends_fails_only_its_run_and_is_started_again() {
-    let place = Place::of("Names").declare(NAMES);
+    let place = ModelPath::of("Names").declare(NAMES);
     let loaded = place.load(|options| options.runner.workers = 2).expect("loads");
     let error = says(&*loaded.executable, "exit").expect_err("ends");
     assert_eq!(error.code(), Code::Unavailable);
@@ -214,7 +214,7 @@ fn a_process_that_ends_fails_only_its_run_and_is_started_again() {
 
 #[test]
 fn a_run_ends_at_its_deadline_and_its_process_when_it_takes_too_long() {
-    let place = Place::of("Names").declare(NAMES);
+    let place = ModelPath::of("Names").declare(NAMES);
     let limit = Duration::from_millis(600);
     let loaded = place.load(|options| options.runner.timeout = limit).expect("loads");
     let before = says(&*loaded.executable, "pid").expect("an id");
@@ -233,14 +233,14 @@ fn a_run_ends_at_its_deadline_and_its_process_when_it_takes_too_long() {
 
 #[test]
 fn what_cannot_be_loaded_is_explained_by_its_traceback() {
-    let error = Place::of("Broken").refused();
+    let error = ModelPath::of("Broken").refused();
     let text = error.message();
     assert!(text.contains("model.pkl: RuntimeError: not today\n"), "{text}");
     assert!(text.contains("in __setstate__"), "{text}");
-    let error = Place::of("Nothing").refused();
+    let error = ModelPath::of("Nothing").refused();
     assert!(error.message().contains("an object of the class Nothing, which has none of predict"));
 
-    let place = Place::of("Sums");
+    let place = ModelPath::of("Sums");
     fs::remove_dir_all(place.path().join("code")).expect("removed");
     let text = place.refused().message().to_owned();
     assert!(
@@ -259,7 +259,7 @@ fn what_cannot_be_loaded_is_explained_by_its_traceback() {
 
 #[test]
 fn no_file_chooses_the_platform() {
-    let place = Place::of("Sums");
+    let place = ModelPath::of("Sums");
     let python = Arc::new(Python::new(place.workers.clone())).platform();
     let platforms = tensorserve_platform::Platforms::new(vec![python]);
     assert!(platforms.of_folder(place.path()).is_none());

@@ -20,7 +20,7 @@ use std::path::Path;
 use self::folder::{DATA, METADATA, STAGES, StageFolder, part_files};
 use self::mllib::SparkLinearModel;
 use self::pipeline::SparkPipeline;
-use tensorserve_platform::{Completeness, InputStyle, Place};
+use tensorserve_platform::{Completeness, InputStyle, ModelPath};
 use tensorserve_tabular::ComparedVersions;
 use tensorserve_tabular::Evaluated;
 use tensorserve_tabular::FilePlatform;
@@ -72,7 +72,7 @@ pub const SPARK: FilePlatform = FilePlatform {
     read: open,
 };
 
-fn recognises(place: &Place) -> bool {
+fn recognises(place: &ModelPath) -> bool {
     let folder = place.path();
     let has_parts = !part_files(&folder.join(METADATA), "").is_empty();
     let has_values = folder.join(DATA).is_dir() || folder.join(STAGES).is_dir();

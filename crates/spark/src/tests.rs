@@ -80,7 +80,7 @@ fn sparse_row(entries: &[(usize, f64)]) -> Vec<f64> {
 #[test]
 fn the_sample_of_simple_tensorflow_serving_is_read() {
     let folder = test_data(SAMPLE);
-    assert!(SPARK.recognises(&Place::new(&folder)));
+    assert!(SPARK.recognises(&ModelPath::new(&folder)));
     assert!(matches!(SPARK.check(&folder), Completeness::Complete));
     let model = open(&folder).expect("a model");
     assert_eq!(model.written_by, "Spark 2.3.2");
@@ -309,7 +309,7 @@ fn compare(
 ) -> Result<Vec<String>> {
     let folder = tempfile::tempdir().expect("a folder");
     write_model(folder.path(), files);
-    assert!(SPARK.recognises(&Place::new(folder.path())));
+    assert!(SPARK.recognises(&ModelPath::new(folder.path())));
     assert!(matches!(SPARK.check(folder.path()), Completeness::Complete));
     let model = open(folder.path())?;
     let signature = &model.signatures[0];

@@ -58,7 +58,7 @@ pub(crate) struct Cache {
 
 /// Keeps a version from being removed.
 #[derive(Debug)]
-pub struct Lease {
+pub struct CacheLease {
     _lock: File,
 }
 
@@ -140,7 +140,7 @@ impl Cache {
 
     /// Keeps a unit from being removed for as long as the lease exists. `None` if it is not here.
     /// Waits for a writer that has just made it whole, or is about to remove it.
-    pub(crate) fn lease(&self, id: &str) -> Option<Lease> {
+    pub(crate) fn lease(&self, id: &str) -> Option<CacheLease> {
         let end = Instant::now() + WRITER_PATIENCE;
         let file = loop {
             match self.locked(id, true) {
@@ -151,7 +151,7 @@ impl Cache {
         };
         let now = SystemTime::now();
         let _ = file.set_modified(now);
-        self.is_whole(id).then_some(Lease { _lock: file })
+        self.is_whole(id).then_some(CacheLease { _lock: file })
     }
 
     /// Marks a unit as needed, so that it is not removed before it is loaded.

@@ -15,7 +15,7 @@ use reqwest::header::{
 
 use crate::config::StoreConfig;
 use crate::connect::{Backend, connect};
-use crate::errors::{Failure, describe};
+use crate::errors::{StoreFailure, describe};
 use crate::location::{Location, StoreKind};
 use crate::redirects::RedirectRules;
 use crate::transport::{self, with_remarks};
@@ -56,7 +56,7 @@ pub(crate) struct ObjectPart {
 }
 
 /// Access to one location.
-pub(crate) struct Client {
+pub(crate) struct StoreClient {
     pub(crate) location: Location,
     access: Access,
     has_credentials: bool,
@@ -70,7 +70,7 @@ enum Access {
     Web(reqwest::Client, String),
 }
 
-impl Client {
+impl StoreClient {
     /// Connects to a location. In the region that its bucket is in, if the store has named it.
     pub(crate) fn new(
         location: &Location,
@@ -81,7 +81,12 @@ impl Client {
         let Some(url) = location.url().map(str::to_owned) else {
             let found = connect(&location, config, region)?;
             let (access, region) = (Access::Store(found.store), found.region);
-            return Ok(Client { location, access, has_credentials: found.has_credentials, region });
+            return Ok(StoreClient {
+                location,
+                access,
+                has_credentials: found.has_credentials,
+                region,
+            });
         };
         let is_plain = url.starts_with("http://");
         let rules = RedirectRules::of(&url, config.allow_http);
@@ -99,7 +104,12 @@ impl Client {
             )));
         }
         let web = transport::web_client(&rules)?;
-        Ok(Client { location, access: Access::Web(web, url), has_credentials: true, region: None })
+        Ok(StoreClient {
+            location,
+            access: Access::Web(web, url),
+            has_credentials: true,
+            region: None,
+        })
     }
 
     /// The object store; `None` for a web server.
@@ -112,7 +122,7 @@ impl Client {
 
     /// The objects below the location, sorted by key, and the region of the bucket if it is another
     /// one than was assumed.
-    pub(crate) async fn list(&self) -> Result<Vec<RemoteObject>, Failure> {
+    pub(crate) async fn list(&self) -> Result<Vec<RemoteObject>, StoreFailure> {
         let store = match &self.access {
             Access::Store(store) => store,
             Access::Web(..) => return Ok(self.head().await?.into_iter().collect()),
@@ -152,7 +162,7 @@ impl Client {
     }
 
     /// The object at the location itself, if there is one.
-    async fn head(&self) -> Result<Option<RemoteObject>, Failure> {
+    async fn head(&self) -> Result<Option<RemoteObject>, StoreFailure> {
         let key = self.location.key();
         let store = match &self.access {
             Access::Store(store) => store,
@@ -201,7 +211,7 @@ impl Client {
         &self,
         object: &RemoteObject,
         range: Range<u64>,
-    ) -> Result<ObjectPart, Failure> {
+    ) -> Result<ObjectPart, StoreFailure> {
         let store = match &self.access {
             Access::Store(store) => store,
             Access::Web(client, url) => {
@@ -282,14 +292,14 @@ impl Client {
         &self,
         error: object_store::Error,
         remarks: transport::Remarks,
-    ) -> Failure {
+    ) -> StoreFailure {
         let region = remarks.region.clone().filter(|_| remarks.status.is_none_or(|s| s >= 300));
         let Some(found) = region.filter(|found| self.region.as_ref() != Some(found)) else {
             return describe(&self.location, error, &remarks, self.has_credentials).into();
         };
         let Some(set) = &self.region else {
             let other = describe(&self.location, error, &remarks, self.has_credentials);
-            return Failure { error: other, region: Some(found) };
+            return StoreFailure { error: other, region: Some(found) };
         };
         Error::invalid(format!(
             "{}: the bucket is in the region {found}, and {set} is configured; set store_region or \
@@ -366,9 +376,9 @@ mod tests {
             "https://[fe80::1]/",
         ] {
             let location = Location::parse(&redirecting(target)).expect("a location");
-            let client = Client::new(&location, &config, None).expect("a client");
+            let client = StoreClient::new(&location, &config, None).expect("a client");
             let start = Instant::now();
-            let Err(Failure { error, .. }) = client.list().await else {
+            let Err(StoreFailure { error, .. }) = client.list().await else {
                 panic!("{target} was followed")
             };
             assert!(

@@ -51,7 +51,7 @@ pub(crate) trait Backend: ObjectStore + PaginatedListStore + MultipartStore {}
 impl<S: ObjectStore + PaginatedListStore + MultipartStore> Backend for S {}
 
 /// An object store, and the region that was set for it.
-pub(crate) struct Connection {
+pub(crate) struct StoreConnection {
     pub(crate) store: Arc<dyn Backend>,
     /// The region of the bucket, if the user has set it.
     pub(crate) region: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) fn connect(
     location: &Location,
     config: &StoreConfig,
     found_region: Option<&str>,
-) -> Result<Connection> {
+) -> Result<StoreConnection> {
     match location.kind() {
         StoreKind::S3 => s3(location, config, found_region),
         StoreKind::Gcs => gcs(location, config),
@@ -84,7 +84,7 @@ fn failed(location: &Location) -> impl Fn(object_store::Error) -> Error + '_ {
     }
 }
 
-fn s3(location: &Location, config: &StoreConfig, found: Option<&str>) -> Result<Connection> {
+fn s3(location: &Location, config: &StoreConfig, found: Option<&str>) -> Result<StoreConnection> {
     let profile = profile::read(config);
     let has_keys = config.variable("AWS_ACCESS_KEY_ID").is_some();
     let machine = [
@@ -144,7 +144,7 @@ fn s3(location: &Location, config: &StoreConfig, found: Option<&str>) -> Result<
     }
     let store = builder.build().map_err(failed(location))?;
     let region = region.map(str::to_owned);
-    Ok(Connection { store: Arc::new(store), region, has_credentials })
+    Ok(StoreConnection { store: Arc::new(store), region, has_credentials })
 }
 
 /// A profile whose credentials come from a place that is not supported is a mistake.
@@ -168,7 +168,7 @@ fn check_profile(
     }
 }
 
-fn gcs(location: &Location, config: &StoreConfig) -> Result<Connection> {
+fn gcs(location: &Location, config: &StoreConfig) -> Result<StoreConnection> {
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(location.bucket())
         .with_http_connector(Transport::new()?)
@@ -190,10 +190,10 @@ fn gcs(location: &Location, config: &StoreConfig) -> Result<Connection> {
         builder = builder.with_skip_signature(true);
     }
     let store = builder.build().map_err(failed(location))?;
-    Ok(Connection { store: Arc::new(store), region: None, has_credentials: true })
+    Ok(StoreConnection { store: Arc::new(store), region: None, has_credentials: true })
 }
 
-fn azure(location: &Location, config: &StoreConfig) -> Result<Connection> {
+fn azure(location: &Location, config: &StoreConfig) -> Result<StoreConnection> {
     let mut builder = MicrosoftAzureBuilder::new()
         .with_container_name(location.bucket())
         .with_http_connector(Transport::new()?)
@@ -223,7 +223,7 @@ fn azure(location: &Location, config: &StoreConfig) -> Result<Connection> {
         )));
     }
     let store = builder.build().map_err(failed(location))?;
-    Ok(Connection { store: Arc::new(store), region: None, has_credentials: true })
+    Ok(StoreConnection { store: Arc::new(store), region: None, has_credentials: true })
 }
 
 /// Takes over the parts of a connection string, as Azure's portal shows it.
@@ -257,7 +257,7 @@ fn is_true(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn connected(url: &str, variables: &[(&str, &str)]) -> Result<Connection> {
+    fn connected(url: &str, variables: &[(&str, &str)]) -> Result<StoreConnection> {
         let folder = tempfile::tempdir().expect("a directory");
         let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let config = crate::testing::config(folder.path(), variables.iter().map(pair).collect());

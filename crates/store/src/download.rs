@@ -18,8 +18,8 @@ use tensorserve_archive as archive;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 use crate::cache::{Cache, MANIFEST, disk_bytes, files_of, in_mb};
-use crate::client::{Client, RemoteObject};
-use crate::listing::{ListedObject, Manifest, Unit};
+use crate::client::{RemoteObject, StoreClient};
+use crate::listing::{DownloadUnit, ListedObject, Manifest};
 
 /// Parts that are downloaded at a time, of one unit.
 const PARALLEL: usize = 8;
@@ -41,7 +41,7 @@ const INCOMPLETE: &str = "incomplete";
 
 /// How far a download is.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct DownloadProgress {
     pub(crate) total: u64,
     done: AtomicU64,
     /// What it waits for, if it does not download.
@@ -52,10 +52,10 @@ pub(crate) struct Progress {
     is_repeated: bool,
 }
 
-impl Progress {
+impl DownloadProgress {
     pub(crate) fn new(total: u64, is_repeated: bool) -> Self {
         let now = Instant::now();
-        Progress {
+        DownloadProgress {
             total,
             done: AtomicU64::new(0),
             waiting: Mutex::default(),
@@ -103,10 +103,10 @@ impl Progress {
 /// [`Code::Aborted`] if an object has changed since it was listed; [`Code::ResourceExhausted`] if
 /// the cache or the disk is full; else what the store reports.
 pub(crate) async fn download(
-    client: &Client,
+    client: &StoreClient,
     cache: &Cache,
-    unit: &Unit,
-    progress: &Progress,
+    unit: &DownloadUnit,
+    progress: &DownloadProgress,
 ) -> Result<()> {
     let _lock = loop {
         if cache.is_whole(&unit.id) {
@@ -134,9 +134,9 @@ pub(crate) async fn download(
 }
 
 struct Download<'d> {
-    client: &'d Client,
-    unit: &'d Unit,
-    progress: &'d Progress,
+    client: &'d StoreClient,
+    unit: &'d DownloadUnit,
+    progress: &'d DownloadProgress,
     /// The directory that is renamed in the end.
     part: &'d Path,
 }
@@ -155,7 +155,7 @@ struct PartFile {
 
 impl Download<'_> {
     async fn run(&self, cache: &Cache) -> Result<()> {
-        let Unit { shown, manifest, .. } = self.unit;
+        let DownloadUnit { shown, manifest, .. } = self.unit;
         let bytes = self.unit.bytes();
         let content = files_of(self.part).join(&self.unit.name);
         let incomplete = self.part.join(INCOMPLETE);
@@ -358,8 +358,9 @@ impl Download<'_> {
         if self.unit.is_archive {
             let packed = self.part.join("archive");
             let _ = fs::remove_dir_all(content);
-            let bytes = cache.limit().min(archive::Limits::default().bytes);
-            let limits = archive::Limits { bytes, ..archive::Limits::default() };
+            let bytes = cache.limit().min(archive::ExtractionLimits::default().bytes);
+            let limits =
+                archive::ExtractionLimits { bytes, ..archive::ExtractionLimits::default() };
             let unpacked = archive::unpack(&packed, content, &limits);
             // The error names the file of the cache, which tells the user nothing.
             unpacked.map_err(|e| {

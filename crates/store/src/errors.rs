@@ -13,15 +13,15 @@ const MAY_READ: &str = "may list and read it";
 
 /// Why a store did not do what was asked.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct StoreFailure {
     pub(crate) error: Error,
     /// The region to ask instead.
     pub(crate) region: Option<String>,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for StoreFailure {
     fn from(error: Error) -> Self {
-        Failure { error, region: None }
+        StoreFailure { error, region: None }
     }
 }
 

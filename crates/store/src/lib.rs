@@ -1,6 +1,6 @@
 //! Models in object stores and on web servers, mirrored into a bounded folder.
 //!
-//! A [`Mirror`] lists locations, and downloads what is asked for: in parallel, verified, and renamed
+//! A [`StoreMirror`] lists locations, and downloads what is asked for: in parallel, verified, and renamed
 //! into place as a whole. It knows files and stores, but neither models nor versions: its user looks
 //! for models in a tree of names, and asks for directories of it.
 //!
@@ -29,9 +29,9 @@ mod testing;
 mod transport;
 mod watch;
 
-pub use self::cache::Lease;
+pub use self::cache::CacheLease;
 pub use self::config::{StoreConfig, is_variable};
 pub use self::location::{Location, StoreKind, is_location};
-pub use self::mirror::Mirror;
+pub use self::mirror::StoreMirror;
 pub use self::source::Tree;
 pub use self::watch::{Fetch, Listed, SourceReport};

@@ -52,7 +52,7 @@ pub(crate) struct Listing {
 
 /// Files of a location that are downloaded together: a version, or all of it.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub(crate) struct DownloadUnit {
     /// Its name in the cache. It changes with the files.
     pub(crate) id: String,
     /// What logs and errors call it.
@@ -64,7 +64,7 @@ pub(crate) struct Unit {
     pub(crate) is_archive: bool,
 }
 
-impl Unit {
+impl DownloadUnit {
     /// The size of its files, packed if it is an archive.
     pub(crate) fn bytes(&self) -> u64 {
         self.manifest.objects.iter().fold(0, |sum, object| object.bytes.saturating_add(sum))
@@ -131,7 +131,7 @@ impl Listing {
     }
 
     /// The files below the path `within`, as they are to be downloaded. `None` if there are none.
-    pub(crate) fn unit(&self, location: &Location, within: &str) -> Option<Unit> {
+    pub(crate) fn unit(&self, location: &Location, within: &str) -> Option<DownloadUnit> {
         let prefix = if within.is_empty() { String::new() } else { format!("{within}/") };
         let first = self.objects.partition_point(|object| object.path < prefix);
         let rest = self.objects.get(first..).unwrap_or_default();
@@ -159,7 +159,7 @@ impl Listing {
             Some(name) => (name.to_owned(), format!("{location}/{within}")),
         };
         let is_archive = self.is_file() && stem(&name).is_some();
-        Some(Unit {
+        Some(DownloadUnit {
             id: format!("{place}-{}", hex(&context.finish())),
             shown,
             name: stem(&name).filter(|_| is_archive).unwrap_or(&name).to_owned(),

@@ -1,6 +1,6 @@
 //! The mirror: lists locations and downloads what is asked for.
 //!
-//! Nothing here blocks: [`Mirror::list`] and [`Mirror::fetch`] return what is known, and begin what
+//! Nothing here blocks: [`StoreMirror::list`] and [`StoreMirror::fetch`] return what is known, and begin what
 //! is missing on the mirror's own threads. When something has changed, the mirror says so.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cache::{Cache, Lease};
+use crate::cache::{Cache, CacheLease};
 use crate::config::StoreConfig;
 use crate::source::{Tree, nothing_at};
 use crate::watch::{ChangeHook, Fetch, Listed, SourceReport, Watch};
@@ -18,23 +18,23 @@ use tensorserve_tensor::error::{Error, Result};
 /// The threads of all listings and downloads.
 const THREADS: usize = 2;
 
-/// How often [`Mirror::wait`] looks.
+/// How often [`StoreMirror::wait`] looks.
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Mirrors locations into a folder. Creates neither files nor threads before the first location.
-pub struct Mirror {
+pub struct StoreMirror {
     config: StoreConfig,
     on_change: Arc<OnceLock<ChangeHook>>,
     running: Mutex<Option<(Arc<Watch>, Runtime)>>,
 }
 
-impl Mirror {
+impl StoreMirror {
     /// A mirror.
     #[must_use]
     pub fn new(mut config: StoreConfig) -> Self {
         // Paths of the cache are compared by their prefix.
         config.cache = std::path::absolute(&config.cache).unwrap_or(config.cache);
-        Mirror { config, on_change: Arc::default(), running: Mutex::default() }
+        StoreMirror { config, on_change: Arc::default(), running: Mutex::default() }
     }
 
     /// Sets what is called, on a thread of the mirror, when a listing has changed or a download has
@@ -64,7 +64,7 @@ impl Mirror {
         self.with_watch(known).ok()
     }
 
-    /// Whether `place`, which [`Mirror::local`] has returned, is here. Begins to download it if it
+    /// Whether `place`, which [`StoreMirror::local`] has returned, is here. Begins to download it if it
     /// is not.
     pub fn fetch(&self, place: &Path) -> Fetch {
         if !place.starts_with(&self.config.cache) {
@@ -86,7 +86,7 @@ impl Mirror {
     }
 
     /// Keeps what `place` is in from being removed. `None` if it is not in the cache.
-    pub fn lease(&self, place: &Path) -> Option<Lease> {
+    pub fn lease(&self, place: &Path) -> Option<CacheLease> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let (watch, _) = running.as_ref()?;
         watch.cache.lease(watch.cache.id_of(place)?)
@@ -173,7 +173,7 @@ impl Mirror {
     }
 }
 
-impl Drop for Mirror {
+impl Drop for StoreMirror {
     fn drop(&mut self) {
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((_, runtime)) = running {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::cache::{Cache, files_of, read_json};
-use crate::client::Client;
+use crate::client::StoreClient;
 use crate::listing::{ListedObject, Listing, hash_of};
 use crate::location::Location;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -24,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 pub struct Tree {
     root: PathBuf,
     pub(crate) listing: Arc<Listing>,
-    pub(crate) client: Arc<Client>,
+    pub(crate) client: Arc<StoreClient>,
     /// The directory of names that is removed with this value.
     names: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ impl Tree {
 
     /// A tree of names.
     pub(crate) fn of_names(
-        client: &Arc<Client>,
+        client: &Arc<StoreClient>,
         listing: Arc<Listing>,
         cache: &Cache,
     ) -> Result<Self> {
@@ -68,7 +68,7 @@ impl Tree {
 
     /// The content of a location that is one file or archive, whose unit is `id`.
     pub(crate) fn of_content(
-        client: &Arc<Client>,
+        client: &Arc<StoreClient>,
         listing: Arc<Listing>,
         cache: &Cache,
         id: &str,
@@ -104,11 +104,11 @@ fn is_number(path: &Path) -> bool {
 }
 
 /// A location that is watched.
-pub(crate) struct Source {
+pub(crate) struct WatchedLocation {
     pub(crate) location: Location,
     /// The region in which the store has said that the bucket is.
     pub(crate) region: Option<String>,
-    pub(crate) client: Option<Arc<Client>>,
+    pub(crate) client: Option<Arc<StoreClient>>,
     pub(crate) tree: Option<Arc<Tree>>,
     pub(crate) is_listing: bool,
     /// When it may be listed again.
@@ -125,9 +125,9 @@ pub(crate) struct Source {
     notes: BTreeSet<String>,
 }
 
-impl Source {
+impl WatchedLocation {
     pub(crate) fn new(location: Location) -> Self {
-        Source {
+        WatchedLocation {
             location,
             region: None,
             client: None,

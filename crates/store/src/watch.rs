@@ -8,13 +8,15 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
 use crate::cache::{Cache, files_of};
-use crate::client::{Client, RemoteObject};
+use crate::client::{RemoteObject, StoreClient};
 use crate::config::StoreConfig;
-use crate::download::{Progress, download};
-use crate::errors::Failure;
-use crate::listing::{Listing, Unit};
+use crate::download::{DownloadProgress, download};
+use crate::errors::StoreFailure;
+use crate::listing::{DownloadUnit, Listing};
 use crate::location::Location;
-use crate::source::{Source, Tree, keep_listing, nothing_at, offline_listing, retry_delay};
+use crate::source::{
+    Tree, WatchedLocation, keep_listing, nothing_at, offline_listing, retry_delay,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Files that were written this recently may be part of an upload that is under way.
@@ -79,14 +81,14 @@ pub(crate) type ChangeHook = Box<dyn Fn() + Send + Sync>;
 pub(crate) struct Watch {
     config: StoreConfig,
     pub(crate) cache: Cache,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     on_change: Arc<OnceLock<ChangeHook>>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     /// By location as it was asked for.
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<String, WatchedLocation>,
     /// What can be downloaded, by the directory or file that it becomes.
     units: HashMap<PathBuf, KnownUnit>,
     /// By the name of the unit.
@@ -95,14 +97,14 @@ struct State {
 
 #[derive(Clone)]
 struct KnownUnit {
-    unit: Arc<Unit>,
-    client: Arc<Client>,
+    unit: Arc<DownloadUnit>,
+    client: Arc<StoreClient>,
     /// The location as it was asked for.
     asked: String,
 }
 
 enum FetchState {
-    Running(Arc<Progress>, String),
+    Running(Arc<DownloadProgress>, String),
     Failed { error: Error, retry_at: Instant, failures: u32 },
 }
 
@@ -123,7 +125,7 @@ impl Watch {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +137,7 @@ impl Watch {
 
     pub(crate) fn list(self: &Arc<Self>, text: &str, runtime: &Runtime) -> Listed {
         let mut state = self.state();
-        let State { sources, fetches, .. } = &mut *state;
+        let WatchState { sources, fetches, .. } = &mut *state;
         if !sources.contains_key(text) {
             match Location::parse(text) {
                 Err(error) => return Listed::Failed(error),
@@ -143,7 +145,7 @@ impl Watch {
                     if sources.len() >= MOST_SOURCES {
                         sources.clear();
                     }
-                    sources.insert(text.to_owned(), Source::new(location));
+                    sources.insert(text.to_owned(), WatchedLocation::new(location));
                 }
             }
         }
@@ -181,9 +183,9 @@ impl Watch {
     }
 
     /// The objects of a location, in the region that the store names.
-    async fn list_remote(&self, text: &str) -> Result<(Arc<Client>, Vec<RemoteObject>)> {
+    async fn list_remote(&self, text: &str) -> Result<(Arc<StoreClient>, Vec<RemoteObject>)> {
         let client = self.client(text)?;
-        let Failure { error, region } = match client.list().await {
+        let StoreFailure { error, region } = match client.list().await {
             Ok(objects) => return Ok((client, objects)),
             Err(failure) => failure,
         };
@@ -200,14 +202,14 @@ impl Watch {
     }
 
     /// The connection to a location.
-    fn client(&self, text: &str) -> Result<Arc<Client>> {
+    fn client(&self, text: &str) -> Result<Arc<StoreClient>> {
         let mut state = self.state();
         let gone = || Error::internal("the location is no longer watched");
         let source = state.sources.get_mut(text).ok_or_else(gone)?;
         if let Some(client) = &source.client {
             return Ok(Arc::clone(client));
         }
-        let client = Client::new(&source.location, &self.config, source.region.as_deref())?;
+        let client = StoreClient::new(&source.location, &self.config, source.region.as_deref())?;
         Ok(Arc::clone(source.client.insert(Arc::new(client))))
     }
 
@@ -215,7 +217,7 @@ impl Watch {
     async fn take_over(
         self: &Arc<Self>,
         text: &str,
-        client: &Arc<Client>,
+        client: &Arc<StoreClient>,
         remote: Vec<RemoteObject>,
     ) -> Result<()> {
         let (listing, notes) = Listing::new(&client.location, remote);
@@ -248,7 +250,7 @@ impl Watch {
     async fn tree_of(
         self: &Arc<Self>,
         text: &str,
-        client: &Arc<Client>,
+        client: &Arc<StoreClient>,
         listing: Arc<Listing>,
     ) -> Result<Tree> {
         if !listing.is_file() {
@@ -319,17 +321,22 @@ impl Watch {
     }
 
     /// What an earlier process has downloaded of a location.
-    fn offline_tree(&self, location: &Location, client: &Arc<Client>) -> Option<Tree> {
+    fn offline_tree(&self, location: &Location, client: &Arc<StoreClient>) -> Option<Tree> {
         let listing = Arc::new(offline_listing(&self.cache, location)?);
         if !listing.is_file() {
             return Tree::of_names(client, listing, &self.cache).ok();
         }
-        let Unit { id, name, .. } = listing.unit(location, "")?;
+        let DownloadUnit { id, name, .. } = listing.unit(location, "")?;
         Some(Tree::of_content(client, listing, &self.cache, &id, &name))
     }
 
     /// Remembers what can be downloaded, and returns where it will be.
-    pub(crate) fn know(&self, unit: Unit, client: &Arc<Client>, asked: &str) -> PathBuf {
+    pub(crate) fn know(
+        &self,
+        unit: DownloadUnit,
+        client: &Arc<StoreClient>,
+        asked: &str,
+    ) -> PathBuf {
         let place = files_of(&self.cache.unit(&unit.id)).join(&unit.name);
         let units = &mut self.state().units;
         if units.len() >= MOST_UNITS {
@@ -377,7 +384,7 @@ impl Watch {
         id: &str,
         asked: &str,
         place: &Path,
-    ) -> Option<(KnownUnit, Arc<Progress>)> {
+    ) -> Option<(KnownUnit, Arc<DownloadProgress>)> {
         let mut state = self.state();
         if let Some(FetchState::Running(..)) = state.fetches.get(id) {
             return None;
@@ -387,14 +394,19 @@ impl Watch {
             Some(_) => true,
             None => state.sources.get(asked).is_some_and(|source| source.failures > 0),
         };
-        let progress = Arc::new(Progress::new(known.unit.bytes(), is_repeated));
+        let progress = Arc::new(DownloadProgress::new(known.unit.bytes(), is_repeated));
         let running = FetchState::Running(Arc::clone(&progress), asked.to_owned());
         state.fetches.insert(id.to_owned(), running);
         Some((known, progress))
     }
 
     /// Downloads a unit once its upload is complete.
-    async fn run_fetch(self: &Arc<Self>, known: KnownUnit, progress: &Progress, failures: u32) {
+    async fn run_fetch(
+        self: &Arc<Self>,
+        known: KnownUnit,
+        progress: &DownloadProgress,
+        failures: u32,
+    ) {
         let KnownUnit { unit, client, asked } = known;
         let outcome = match settle(&client, &unit, progress).await {
             Ok(()) => download(&client, &self.cache, &unit, progress).await,
@@ -427,7 +439,7 @@ impl Watch {
                 FetchState::Running(progress, asked) if asked == text => Some(progress),
                 FetchState::Running(..) | FetchState::Failed { .. } => None,
             });
-            let running: Vec<&Arc<Progress>> = running.collect();
+            let running: Vec<&Arc<DownloadProgress>> = running.collect();
             SourceReport {
                 location: source.location.to_string(),
                 listed_at: source.listed_at,
@@ -444,7 +456,11 @@ impl Watch {
 }
 
 /// Waits until the files of a unit no longer change: an upload of several files may be under way.
-async fn settle(client: &Client, unit: &Unit, progress: &Progress) -> Result<()> {
+async fn settle(
+    client: &StoreClient,
+    unit: &DownloadUnit,
+    progress: &DownloadProgress,
+) -> Result<()> {
     let age = unit.modified().elapsed();
     // Of a file in the future, the clocks differ.
     if age.is_ok_and(|age| age >= SETTLED) {

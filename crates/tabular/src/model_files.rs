@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tensorserve_platform::{Completeness, Place, files};
+use tensorserve_platform::{Completeness, ModelPath, files};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A folder with more files of [`ModelFiles::shared`] than this is not searched further.
@@ -26,7 +26,7 @@ pub struct ModelFiles {
 impl ModelFiles {
     /// Whether `place` has a file of the library.
     #[must_use]
-    pub fn recognises(&self, place: &Place) -> bool {
+    pub fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(self.own) || self.by_content(place).next().is_some()
     }
 
@@ -44,7 +44,7 @@ impl ModelFiles {
 
     /// The file of the model: `path` itself, or the one in the folder `path`.
     pub fn find(&self, path: &Path) -> Result<PathBuf> {
-        let place = Place::new(path);
+        let place = ModelPath::new(path);
         if place.is_file() {
             return Ok(path.to_owned());
         }
@@ -68,7 +68,7 @@ impl ModelFiles {
         )))
     }
 
-    fn by_content<'a>(&self, place: &'a Place) -> impl Iterator<Item = &'a PathBuf> {
+    fn by_content<'a>(&self, place: &'a ModelPath) -> impl Iterator<Item = &'a PathBuf> {
         let candidates = place.files(self.shared).take(MAX_SNIFFED_FILES);
         candidates.filter(|file| (self.looks_like_model)(file))
     }

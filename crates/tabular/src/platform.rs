@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, PartOfProgram, Place,
-    Platform, PlatformInfo,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
+    PartOfProgram, Platform, PlatformInfo,
 };
 use tensorserve_tensor::error::Result;
 
@@ -27,7 +27,7 @@ pub struct FilePlatform {
     /// A model of another version is served, and named in the log; `None` if a file can be of any program.
     pub compared: Option<ComparedVersions>,
     /// What [`ModelLoader::recognises`] does.
-    pub recognises: fn(&Place) -> bool,
+    pub recognises: fn(&ModelPath) -> bool,
     /// What [`ModelLoader::check`] does.
     pub check: fn(&Path) -> Completeness,
     /// Reads the model at a path.
@@ -46,11 +46,11 @@ impl FilePlatform {
 }
 
 impl ModelLoader for FilePlatform {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         (self.recognises)(place)
     }
 
-    fn has_folders(&self, _place: &Place) -> bool {
+    fn has_folders(&self, _place: &ModelPath) -> bool {
         self.has_folders
     }
 

@@ -74,11 +74,11 @@ fn link(to: TraceContext) -> Link {
     Link::new(context(to, false, TraceState::default()), Vec::new(), 0)
 }
 
-fn key_value(key: &'static str, value: &trace::Value) -> KeyValue {
+fn key_value(key: &'static str, value: &trace::AttributeValue) -> KeyValue {
     let value = match value {
-        trace::Value::Text(Cow::Borrowed(text)) => Value::from(*text),
-        trace::Value::Text(Cow::Owned(text)) => Value::from(text.clone()),
-        trace::Value::Number(number) => Value::from(*number),
+        trace::AttributeValue::Text(Cow::Borrowed(text)) => Value::from(*text),
+        trace::AttributeValue::Text(Cow::Owned(text)) => Value::from(text.clone()),
+        trace::AttributeValue::Number(number) => Value::from(*number),
     };
     KeyValue::new(key, value)
 }

@@ -22,7 +22,7 @@ pub struct SpanCounts {
 }
 
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct ExportCounters {
     waiting: AtomicUsize,
     exported: AtomicUsize,
     failed: AtomicUsize,
@@ -31,7 +31,7 @@ pub(super) struct Counters {
     is_failing: AtomicBool,
 }
 
-impl Counters {
+impl ExportCounters {
     pub(super) fn read(&self) -> SpanCounts {
         SpanCounts {
             exported: self.exported.load(Relaxed),
@@ -55,11 +55,11 @@ impl Counters {
 /// An exporter whose spans are counted.
 pub(super) struct CountedExporter {
     inner: OtlpExporter,
-    counters: Arc<Counters>,
+    counters: Arc<ExportCounters>,
 }
 
 impl CountedExporter {
-    pub(super) fn new(inner: OtlpExporter, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(inner: OtlpExporter, counters: Arc<ExportCounters>) -> Self {
         CountedExporter { inner, counters }
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn more_than_may_wait_are_dropped_whole() {
-        let counters = Counters::default();
+        let counters = ExportCounters::default();
         assert!(counters.admit(6, 10));
         assert!(!counters.admit(5, 10));
         assert!(counters.admit(4, 10));

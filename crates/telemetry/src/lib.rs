@@ -28,7 +28,7 @@ use ureq::tls::Certificate;
 use self::client::BlockingClient;
 use self::convert::span_data;
 pub use self::counted::SpanCounts;
-use self::counted::{CountedExporter, Counters};
+use self::counted::{CountedExporter, ExportCounters};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_trace::{FinishedTrace, SpanSink};
 
@@ -66,7 +66,7 @@ const SERVICE: &str = "tensorserve";
 pub struct Telemetry {
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
-    counters: Arc<Counters>,
+    counters: Arc<ExportCounters>,
     queue: usize,
     /// Of the connections of gRPC.
     _runtime: Option<Runtime>,
@@ -88,7 +88,7 @@ impl Telemetry {
             }
         };
         let queue = config.queue.unwrap_or(SPANS_THAT_WAIT).max(1);
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(ExportCounters::default());
         let exporter = CountedExporter::new(exporter, Arc::clone(&counters));
         let batches = BatchConfigBuilder::default().with_max_queue_size(queue).build();
         let mut processor = BatchSpanProcessor::new(exporter, batches);

@@ -288,7 +288,7 @@ impl RequestBudget {
 
     /// Runs `work` within this budget.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _entered = Entered::new(Some(self.clone()));
+        let _entered = BudgetGuard::new(Some(self.clone()));
         work()
     }
 }
@@ -298,17 +298,19 @@ thread_local! {
 }
 
 /// Makes a budget the current one of this thread, until it is dropped.
-struct Entered {
+struct BudgetGuard {
     before: Option<RequestBudget>,
 }
 
-impl Entered {
+impl BudgetGuard {
     fn new(budget: Option<RequestBudget>) -> Self {
-        Entered { before: CURRENT.with_borrow_mut(|current| std::mem::replace(current, budget)) }
+        BudgetGuard {
+            before: CURRENT.with_borrow_mut(|current| std::mem::replace(current, budget)),
+        }
     }
 }
 
-impl Entered {
+impl BudgetGuard {
     /// Makes the budget before it the current one again, and returns its own.
     fn leave(mut self) -> Option<RequestBudget> {
         let own = self.restore();
@@ -322,7 +324,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for BudgetGuard {
     fn drop(&mut self) {
         self.restore();
     }
@@ -540,7 +542,7 @@ impl<F: Future + Unpin> Future for Budgeted<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.get_mut();
-        let entered = Entered::new(this.budget.take());
+        let entered = BudgetGuard::new(this.budget.take());
         let polled = Pin::new(&mut this.future).poll(context);
         let own = entered.leave();
         if polled.is_pending() {

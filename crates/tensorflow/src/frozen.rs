@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::ffi::TensorFlowSession;
 use super::saved_model::MAX_FILE_SIZE;
-use tensorserve_platform::{Completeness, Place, files};
+use tensorserve_platform::{Completeness, ModelPath, files};
 use tensorserve_preprocessing::{
     DeclaredOutput, DeclaredSignature, declared_signature, wrong_declaration,
 };
@@ -33,7 +33,7 @@ const NO_OUTPUTS: [&str; 6] =
     ["Const", "Placeholder", "NoOp", "Assert", "Print", "PlaceholderWithDefault"];
 
 /// Whether `place` is or contains a frozen graph.
-pub(super) fn exists(place: &Place) -> bool {
+pub(super) fn exists(place: &ModelPath) -> bool {
     place.files(&ENDINGS).any(|file| is_graph(file))
 }
 

@@ -27,7 +27,7 @@ use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
     Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded,
-    ModelLoader, Place, Platform, PlatformInfo, Profiled, RunOptions, RuntimeLibrary,
+    ModelLoader, ModelPath, Platform, PlatformInfo, Profiled, RunOptions, RuntimeLibrary,
 };
 use tensorserve_proto::tensorflow::{
     ConfigProto, GpuOptions, MetaGraphDef, OpList, ThreadPoolOptionProto,
@@ -366,11 +366,11 @@ impl RuntimeLibrary for TensorFlow {
 }
 
 impl ModelLoader for TensorFlow {
-    fn has_folders(&self, place: &Place) -> bool {
+    fn has_folders(&self, place: &ModelPath) -> bool {
         saved_model::find(place.path()).is_some()
     }
 
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         saved_model::find(place.path()).is_some() || frozen::exists(place)
     }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::archive::{self, Archive};
-use tensorserve_platform::{Place, files};
+use tensorserve_platform::{ModelPath, files};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// Endings of files that are found in a directory.
@@ -30,7 +30,7 @@ pub(crate) enum TorchFile {
 }
 
 /// Whether `place` is or contains a file of PyTorch, served or not.
-pub(crate) fn recognises(place: &Place) -> bool {
+pub(crate) fn recognises(place: &ModelPath) -> bool {
     if place.is_file() {
         return is_torch(place.path(), &ENDINGS) || is_torch(place.path(), &SHARED_ENDINGS);
     }

@@ -30,7 +30,7 @@ use self::package::{InputCheck, Wrapper};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
     Completeness, Executable, ExternalOp, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
-    OpPolicy, Place, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
+    ModelPath, OpPolicy, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature};
 use tensorserve_tensor::error::{Error, Result};
@@ -315,7 +315,7 @@ impl RuntimeLibrary for Torch {
 }
 
 impl ModelLoader for Torch {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         kind::recognises(place)
     }
 

@@ -22,5 +22,5 @@ pub use self::context::{
 };
 pub use self::observer::Observer;
 pub use self::request::{RequestFacts, RequestTrace, Traced, current, recording};
-pub use self::sampler::{Rate, Sampler};
-pub use self::span::{FinishedTrace, Span, SpanKind, SpanSink, Value};
+pub use self::sampler::{Rate, TraceSampler};
+pub use self::span::{AttributeValue, FinishedTrace, Span, SpanKind, SpanSink};

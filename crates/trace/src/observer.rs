@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use crate::context::{SpanId, TraceContext, TraceId, passable_state};
 use crate::request::RequestTrace;
-use crate::sampler::{Rate, Sampler};
+use crate::sampler::{Rate, TraceSampler};
 use crate::span::SpanSink;
 
 /// Decides which requests are recorded. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Observer {
-    tracing: Option<(Sampler, Arc<dyn SpanSink>)>,
+    tracing: Option<(TraceSampler, Arc<dyn SpanSink>)>,
     access_log: Option<Rate>,
 }
 
@@ -19,7 +19,10 @@ impl Observer {
     /// An observer with traces and an access log, or with one of them. Without either it records
     /// nothing.
     #[must_use]
-    pub fn new(tracing: Option<(Sampler, Arc<dyn SpanSink>)>, access_log: Option<Rate>) -> Self {
+    pub fn new(
+        tracing: Option<(TraceSampler, Arc<dyn SpanSink>)>,
+        access_log: Option<Rate>,
+    ) -> Self {
         Observer { tracing, access_log }
     }
 

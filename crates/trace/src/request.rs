@@ -41,11 +41,11 @@ pub struct RequestTrace {
     sink: Option<Arc<dyn SpanSink>>,
     start: Instant,
     began: SystemTime,
-    record: Mutex<Record>,
+    record: Mutex<TraceRecord>,
 }
 
 #[derive(Default)]
-struct Record {
+struct TraceRecord {
     facts: RequestFacts,
     spans: Vec<Span>,
     dropped: usize,
@@ -112,11 +112,11 @@ impl RequestTrace {
 
     /// Does `work`, which is for this request.
     pub fn enter<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
-        let _entered = Entered::new(self);
+        let _entered = RequestTraceGuard::new(self);
         work()
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, TraceRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,15 +195,15 @@ pub fn recording() -> Option<Arc<RequestTrace>> {
 }
 
 /// Restores the record before, also if the work panics.
-struct Entered(Option<Arc<RequestTrace>>);
+struct RequestTraceGuard(Option<Arc<RequestTrace>>);
 
-impl Entered {
+impl RequestTraceGuard {
     fn new(trace: &Arc<RequestTrace>) -> Self {
-        Entered(CURRENT.replace(Some(Arc::clone(trace))))
+        RequestTraceGuard(CURRENT.replace(Some(Arc::clone(trace))))
     }
 }
 
-impl Drop for Entered {
+impl Drop for RequestTraceGuard {
     fn drop(&mut self) {
         CURRENT.set(self.0.take());
     }
@@ -227,7 +227,7 @@ impl<F: Future + Unpin> Future for Traced<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let _entered = this.trace.as_ref().map(Entered::new);
+        let _entered = this.trace.as_ref().map(RequestTraceGuard::new);
         Pin::new(&mut this.work).poll(context)
     }
 }
@@ -236,7 +236,7 @@ impl<F: Future + Unpin> Future for Traced<F> {
 mod tests {
     use super::*;
     use crate::observer::Observer;
-    use crate::sampler::{Rate, Sampler};
+    use crate::sampler::{Rate, TraceSampler};
 
     #[derive(Default)]
     struct Kept(Mutex<Vec<FinishedTrace>>);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn observer(kept: &Arc<Kept>) -> Observer {
-        let sampler = Sampler { rate: Rate::ALL, parent_based: true };
+        let sampler = TraceSampler { rate: Rate::ALL, parent_based: true };
         Observer::new(Some((sampler, kept.clone())), None)
     }
 

@@ -35,14 +35,14 @@ impl Rate {
 
 /// Which requests become part of a trace. Source: the samplers of OpenTelemetry's SDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampler {
+pub struct TraceSampler {
     /// The share of traces that begin here, and of all others unless the parent decides.
     pub rate: Rate,
     /// Do as the caller does, if it sends a `traceparent`.
     pub parent_based: bool,
 }
 
-impl Sampler {
+impl TraceSampler {
     /// Whether a request of the trace `trace` is recorded.
     #[must_use]
     pub fn samples(&self, trace: TraceId, parent: Option<&TraceContext>) -> bool {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_share_of_traces_is_sampled() {
-        let sampler = Sampler { rate: Rate::new(0.25).unwrap(), parent_based: true };
+        let sampler = TraceSampler { rate: Rate::new(0.25).unwrap(), parent_based: true };
         let sampled = (0..40_000).filter(|_| sampler.samples(TraceId::random(), None)).count();
         // 10,000; the bounds are more than 11 standard deviations away.
         assert!((9_000..11_000).contains(&sampled), "{sampled}");
@@ -78,7 +78,7 @@ mod tests {
         // As other SDKs decide for this identifier: its lower half is above a quarter.
         let high = TraceId([0xff; 16]);
         assert!(!sampler.samples(high, None));
-        assert!(Sampler { rate: Rate::ALL, ..sampler }.samples(high, None));
+        assert!(TraceSampler { rate: Rate::ALL, ..sampler }.samples(high, None));
     }
 
     #[test]
@@ -93,9 +93,9 @@ mod tests {
         for sampled in [false, true] {
             let parent = of(sampled);
             for rate in [never, always] {
-                let sampler = Sampler { rate, parent_based: true };
+                let sampler = TraceSampler { rate, parent_based: true };
                 assert_eq!(sampler.samples(parent.trace, Some(&parent)), sampled);
-                let sampler = Sampler { rate, parent_based: false };
+                let sampler = TraceSampler { rate, parent_based: false };
                 assert_eq!(sampler.samples(parent.trace, Some(&parent)), rate == always);
             }
         }

@@ -7,40 +7,40 @@ use crate::context::{SpanId, TraceContext};
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum AttributeValue {
     /// Text.
     Text(Cow<'static, str>),
     /// A number.
     Number(i64),
 }
 
-impl From<&'static str> for Value {
+impl From<&'static str> for AttributeValue {
     fn from(text: &'static str) -> Self {
-        Value::Text(Cow::Borrowed(text))
+        AttributeValue::Text(Cow::Borrowed(text))
     }
 }
 
-impl From<String> for Value {
+impl From<String> for AttributeValue {
     fn from(text: String) -> Self {
-        Value::Text(Cow::Owned(text))
+        AttributeValue::Text(Cow::Owned(text))
     }
 }
 
-impl From<Cow<'static, str>> for Value {
+impl From<Cow<'static, str>> for AttributeValue {
     fn from(text: Cow<'static, str>) -> Self {
-        Value::Text(text)
+        AttributeValue::Text(text)
     }
 }
 
-impl From<i64> for Value {
+impl From<i64> for AttributeValue {
     fn from(number: i64) -> Self {
-        Value::Number(number)
+        AttributeValue::Number(number)
     }
 }
 
-impl From<usize> for Value {
+impl From<usize> for AttributeValue {
     fn from(number: usize) -> Self {
-        Value::Number(i64::try_from(number).unwrap_or(i64::MAX))
+        AttributeValue::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Span {
     /// When it ended.
     pub end: Instant,
     /// What else is known of it, by the names of OpenTelemetry's semantic conventions.
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<(&'static str, AttributeValue)>,
     /// Spans of other traces that it has to do with.
     pub links: Vec<TraceContext>,
     /// The reason why the span failed, if it did; empty if there is none to tell.
@@ -95,14 +95,14 @@ impl Span {
 
     /// This span with an attribute.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &'static str, value: impl Into<AttributeValue>) -> Self {
         self.attributes.push((name, value.into()));
         self
     }
 
     /// This span with an attribute, if there is a value.
     #[must_use]
-    pub fn with_any(self, name: &'static str, value: Option<impl Into<Value>>) -> Self {
+    pub fn with_any(self, name: &'static str, value: Option<impl Into<AttributeValue>>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,

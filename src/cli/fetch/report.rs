@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::print_note;
 use super::super::printable::on_one_line;
-use tensorserve_fetch::{Progress, Report, megabytes};
+use tensorserve_fetch::{DownloadDisplay, Report, megabytes};
 
 /// The time between two lines about the progress.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ impl Report for Terminal {
         print_note(remark);
     }
 
-    fn begin(&self, label: &str, size: u64) -> Box<dyn Progress> {
+    fn begin(&self, label: &str, size: u64) -> Box<dyn DownloadDisplay> {
         Box::new(Display::new(label, size))
     }
 }
@@ -50,7 +50,7 @@ impl Display {
     }
 }
 
-impl Progress for Display {
+impl DownloadDisplay for Display {
     fn is_at(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(bytes);

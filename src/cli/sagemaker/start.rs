@@ -104,7 +104,7 @@ impl Start {
     /// The models of one `model.tar.gz`.
     fn models(&mut self, root: &Path, pinned: bool) -> Result<()> {
         let unpacked = archive::is_archive(root)
-            .then(|| archive::unpacked(root, &archive::Limits::default()))
+            .then(|| archive::unpacked(root, &archive::ExtractionLimits::default()))
             .transpose()?;
         let root = unpacked.as_deref().unwrap_or(root);
         let layout = layout::find(root)?;

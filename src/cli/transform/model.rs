@@ -81,7 +81,7 @@ impl ModelFiles {
         // Other files are models: `iris.onnx`.
         let name = root.file_name().unwrap_or_default().to_string_lossy();
         let root = match root.is_file() && archive::ending(&name).is_some() {
-            true => archive::unpacked(&root, &archive::Limits::default())?.to_path_buf(),
+            true => archive::unpacked(&root, &archive::ExtractionLimits::default())?.to_path_buf(),
             false => root,
         };
         let fingerprint = fingerprint(&root)?;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{
-    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
-    PartOfProgram, Place, Platform, PlatformInfo, RunOptions,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
+    PartOfProgram, Platform, PlatformInfo, RunOptions,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
@@ -366,7 +366,7 @@ fn signatures(model: &Model) -> Vec<Signature> {
 }
 
 impl ModelLoader for Fake {
-    fn recognises(&self, place: &Place<'_>) -> bool {
+    fn recognises(&self, place: &ModelPath<'_>) -> bool {
         let folder = place.path();
         *lock(&self.0.looks).entry(folder.to_owned()).or_default() += 1;
         if folder.join(SLOW).exists() {

@@ -7,7 +7,7 @@ use std::fs;
 use super::format::read_file;
 use super::*;
 use tensorserve_platform::{
-    Completeness, Executable, LoadOptions, Loaded, ModelLoader, Place, RunOptions,
+    Completeness, Executable, LoadOptions, Loaded, ModelLoader, ModelPath, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
@@ -186,7 +186,7 @@ fn batches_of_any_size_are_like_single_rows() {
 
 #[test]
 fn models_are_recognised_by_ending_or_by_content() {
-    let recognises = |path: &Path| CATBOOST.recognises(&Place::new(path));
+    let recognises = |path: &Path| CATBOOST.recognises(&ModelPath::new(path));
     assert!(recognises(&made("rmse.cbm")) && recognises(&made("rmse.json")));
     assert!(recognises(&made("ctr_regression.json")));
     assert!(!recognises(&made("cases.json")));

@@ -7,7 +7,7 @@ use std::fs;
 use super::format::read_file;
 use super::*;
 use tensorserve_platform::{
-    Completeness, LoadOptions, Loaded, ModelLoader, Place, Platforms, RunOptions,
+    Completeness, LoadOptions, Loaded, ModelLoader, ModelPath, Platforms, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
@@ -146,7 +146,7 @@ fn answers_in_other_folders() {
 }
 
 fn recognises(path: &Path) -> bool {
-    LIGHTGBM.recognises(&Place::new(path))
+    LIGHTGBM.recognises(&ModelPath::new(path))
 }
 
 #[test]

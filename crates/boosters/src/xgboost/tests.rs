@@ -9,7 +9,7 @@ use super::format::read_file;
 use super::model::dimension;
 use super::*;
 use tensorserve_platform::{
-    Completeness, LoadOptions, Loaded, ModelLoader, Place, Platforms, RunOptions,
+    Completeness, LoadOptions, Loaded, ModelLoader, ModelPath, Platforms, RunOptions,
 };
 use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
@@ -161,7 +161,7 @@ fn answers_in_other_folders() {
 }
 
 fn recognises(path: &Path) -> bool {
-    XGBOOST.recognises(&Place::new(path))
+    XGBOOST.recognises(&ModelPath::new(path))
 }
 
 #[test]

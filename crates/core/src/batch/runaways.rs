@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::QueueInner;
 use super::guards::lock;
 use super::task::{expired_in_run, failed};
-use tensorserve_os::{self as os, Priority};
+use tensorserve_os::{self as os, ThreadPriority};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
@@ -156,7 +156,7 @@ impl QueueInner {
                     stage
                         .1
                         .iter()
-                        .for_each(|thread| os::lower_priority_of(*thread, Priority::Lowest));
+                        .for_each(|thread| os::lower_priority_of(*thread, ThreadPriority::Lowest));
                 }
                 Err(expired_in_run())
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::runaways::{GRACE, Runaways};
 use super::task::WaitingTask;
 use super::{BatcherShared, QueueInner};
-use tensorserve_os::{self as os, Priority, ThreadId};
+use tensorserve_os::{self as os, ThreadId, ThreadPriority};
 
 /// A run is overdue after this many times the usual time, …
 const OVERDUE_TIMES: u32 = 10;
@@ -112,7 +112,7 @@ impl Watched {
             if !run.is_overdue && run.overdue_at <= now {
                 run.is_overdue = true;
                 // It ends with this run, or it would not be here.
-                os::lower_priority_of(run.thread, Priority::Low);
+                os::lower_priority_of(run.thread, ThreadPriority::Low);
                 run.runaways.add_overdue();
                 self.threads = self.threads.saturating_sub(1);
             }
@@ -121,7 +121,7 @@ impl Watched {
                 gives_up = true;
                 shared.given_up.fetch_add(1, Relaxed);
                 run.runaways.give_up();
-                os::lower_priority_of(run.thread, Priority::Lowest);
+                os::lower_priority_of(run.thread, ThreadPriority::Lowest);
             }
         }
         self.looks_at = self.runs.iter().filter_map(WatchedRun::due).min();

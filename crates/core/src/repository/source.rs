@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::policy;
 use crate::config::{ModelConfig, SourceConfig, VersionPolicy, is_model_name};
-use tensorserve_platform::{Place, Platforms, names_version};
+use tensorserve_platform::{ModelPath, Platforms, names_version};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// A model that a source holds.
@@ -63,7 +63,7 @@ pub(super) fn discover(
 ) -> Result<Discovery> {
     let mut discovery = Discovery::default();
     let (path, named) = (&source.path, source.model.platform);
-    let place = Place::without(path, hanging);
+    let place = ModelPath::without(path, hanging);
     let hanging_inside = hanging.iter().filter(|hangs| hangs.parent() == Some(path));
     if source.name.is_some() || hanging_inside.clone().any(|hangs| is_version(hangs)) {
         check_responds(path, hanging)?;
@@ -86,7 +86,7 @@ pub(super) fn discover(
         if name.starts_with('.') {
             continue;
         }
-        if platforms.is_model_at(&Place::without(&folder, hanging), named) {
+        if platforms.is_model_at(&ModelPath::without(&folder, hanging), named) {
             discovery.add(name, BTreeMap::from([(1, folder)]), source);
             continue;
         }
@@ -232,7 +232,8 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use tensorserve_platform::{
-        Completeness, ForeignFormats, Inspection, LoadOptions, Loaded, ModelLoader, Place as Path,
+        Completeness, ForeignFormats, Inspection, LoadOptions, Loaded, ModelLoader,
+        ModelPath as Path,
     };
 
     /// Loads models that are the directories with a `saved_model.pb`, and files `*.flat`.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::Onnx;
 use crate::proto::ModelProto;
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, Place, Platform,
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
     PlatformInfo, RuntimeLibrary, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -82,7 +82,7 @@ impl RuntimeLibrary for MxNet {
 }
 
 impl ModelLoader for MxNet {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(&[SYMBOL_SUFFIX]) || with_suffix(place.path(), SYMBOL_SUFFIX).is_file()
     }
 

@@ -111,7 +111,7 @@ fn compute(
 fn a_checkpoint_with_a_signature_is_called_by_its_names() {
     let folder = data("simple-tensorflow-serving/models/mxnet_mlp");
     for path in [folder.clone(), folder.join("mx_mlp"), folder.join("mx_mlp-symbol.json")] {
-        assert!(mxnet().recognises(&Place::new(&path)), "{}", path.display());
+        assert!(mxnet().recognises(&ModelPath::new(&path)), "{}", path.display());
         assert!(matches!(mxnet().check(&path), Completeness::Complete));
         let loaded = load(&path).expect("loads");
         let signature = &loaded.signatures[0];

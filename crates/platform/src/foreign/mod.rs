@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::formats::FORMATS;
-use super::files::{self, Place};
+use super::files::{self, ModelPath};
 use super::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, PartOfProgram,
     Platform, PlatformInfo,
@@ -188,7 +188,7 @@ impl ForeignFormats {
     /// unknown.
     #[must_use]
     pub fn explain(path: &Path) -> Option<String> {
-        let place = Place::new(path);
+        let place = ModelPath::new(path);
         let found = identify(&place, true)?;
         Some(found.explanation())
     }
@@ -240,7 +240,7 @@ impl ForeignModel<'_> {
 
 /// The model that `place` is or contains. A file must have one of the endings of its format, unless
 /// `any_name`.
-fn identify<'a>(place: &Place<'a>, any_name: bool) -> Option<ForeignModel<'a>> {
+fn identify<'a>(place: &ModelPath<'a>, any_name: bool) -> Option<ForeignModel<'a>> {
     if let Some(found) = format_of(place.path(), any_name) {
         return Some(ForeignModel { format: found, path: place.path().into() });
     }
@@ -307,12 +307,12 @@ impl ForeignFormats {
 }
 
 impl ModelLoader for ForeignFormats {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         identify(place, false).is_some()
     }
 
     fn check(&self, folder: &Path) -> Completeness {
-        match identify(&Place::new(folder), true) {
+        match identify(&ModelPath::new(folder), true) {
             Some(found) => Completeness::Broken(found.error()),
             None => Completeness::Missing("a model".to_owned()),
         }
@@ -328,7 +328,7 @@ impl ModelLoader for ForeignFormats {
 }
 
 fn refusal(folder: &Path) -> Error {
-    match identify(&Place::new(folder), true) {
+    match identify(&ModelPath::new(folder), true) {
         Some(found) => found.error(),
         None => Error::not_found(format!("{} contains no model", folder.display())),
     }

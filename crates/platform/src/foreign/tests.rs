@@ -182,7 +182,7 @@ fn a_model_is_found_in_its_folder_and_in_a_version() {
             let folder = written(sample, inner);
             let version: PathBuf = folder.path().join(inner).components().collect();
             check(sample, &explained(&version, &version));
-            let place = Place::new(&version);
+            let place = ModelPath::new(&version);
             assert!(ForeignFormats.recognises(&place), "{:?}", sample.files[0].0);
             let Completeness::Broken(error) = ForeignFormats.check(&version) else {
                 panic!("{:?} is not refused", sample.files[0].0);
@@ -206,7 +206,8 @@ fn each_row_of_the_table_has_a_sample() {
         let is_tested = samples.iter().any(|sample| {
             let folder = written(sample, "");
             let path = folder.path().join(sample.path);
-            identify(&Place::new(&path), true).is_some_and(|found| found.format.what == format.what)
+            identify(&ModelPath::new(&path), true)
+                .is_some_and(|found| found.format.what == format.what)
         });
         assert!(is_tested, "no sample is {}", format.what);
     }
@@ -255,7 +256,7 @@ fn damaged_files_are_read_without_a_panic() {
             for length in (0..content.len().min(64)).chain([content.len() / 2]) {
                 fs::write(folder.path().join(name), &content[..length]).expect("written");
                 let _ = ForeignFormats::explain(&folder.path().join(sample.path));
-                let _ = ForeignFormats.recognises(&Place::new(folder.path()));
+                let _ = ForeignFormats.recognises(&ModelPath::new(folder.path()));
             }
         }
     }

@@ -9,7 +9,7 @@ use super::fault::{self, Reason};
 use super::node::Node;
 use super::payload::Payload;
 use super::table::{ColumnName, Table, TableColumn, reserve_values};
-use tensorserve_mlflow::schema::{Column, ColumnType, InputSchema, TensorInput};
+use tensorserve_mlflow::schema::{ColumnSpec, ColumnType, InputSchema, TensorInput};
 use tensorserve_tensor::budget::{self, Meter};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -160,12 +160,12 @@ fn without_schema(payload: Payload<'_>) -> Result<ModelData<'_>> {
 }
 
 /// The payload as a table.
-fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
+fn as_table<'a>(payload: Payload<'a>, columns: &[ColumnSpec]) -> Result<Table<'a>> {
     let table = match payload {
         Payload::Table(table) => Ok(table),
         Payload::Records(list) => Table::from_records(list),
         Payload::Array(node) => match (node, columns) {
-            (Node::List(list), [Column { name: Some(name), .. }]) => {
+            (Node::List(list), [ColumnSpec { name: Some(name), .. }]) => {
                 Table::of_columns(vec![(ColumnName::Text(name.clone()), list)])
             }
             (node, _) => {
@@ -193,7 +193,7 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[Column]) -> Result<Table<'a>> {
 /// columns, in which a single value is repeated.
 fn of_members<'a>(
     members: Vec<(String, Node<'a>)>,
-    columns: &[Column],
+    columns: &[ColumnSpec],
 ) -> Result<Table<'a>, Reason> {
     let of_lists = columns
         .iter()
@@ -227,7 +227,7 @@ fn of_members<'a>(
 /// The columns that the signature declares, in its order, converted to its types.
 fn enforce_columns<'a>(
     table: Table<'a>,
-    columns: &[Column],
+    columns: &[ColumnSpec],
     kind: PayloadKind,
 ) -> Result<Table<'a>> {
     let names: Option<Vec<&str>> = columns.iter().map(|column| column.name.as_deref()).collect();

@@ -81,7 +81,7 @@ impl MultiModelConfig {
         if !archive::is_archive(&place) {
             return self.candidate_in(name, &place, None);
         }
-        let folder = archive::unpacked(&place, &archive::Limits::default())?;
+        let folder = archive::unpacked(&place, &archive::ExtractionLimits::default())?;
         let archive = UnpackedArchive { archive: place, folder: folder.clone() };
         self.candidate_in(name, &folder, Some(archive.clone()))
             .map_err(|error| archive.describe(error))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tensorserve_platform::{LoadOptions, ModelLoader, Place, RunOptions};
+use tensorserve_platform::{LoadOptions, ModelLoader, ModelPath, RunOptions};
 use tensorserve_tabular::FilePlatform;
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
 
@@ -31,7 +31,7 @@ fn time_of_a_prediction() {
         &tensorserve_boosters::catboost::CATBOOST,
         &crate::SCIKIT_LEARN,
     ];
-    let platform = platforms.into_iter().find(|it| it.recognises(&Place::new(&model)));
+    let platform = platforms.into_iter().find(|it| it.recognises(&ModelPath::new(&model)));
     let platform = platform.expect("a model of trees");
     let loaded = platform.load(&model, &LoadOptions::default()).expect("a model");
     let input = &loaded.signatures[0].inputs[0];

@@ -17,7 +17,7 @@ const RULES: MatchOptions = MatchOptions {
 };
 
 /// The objects that a location means.
-pub struct Found {
+pub struct FoundObjects {
     /// What their keys are relative to: the directory, the directory before the first `*` of a
     /// pattern, or the prefix up to its last `/`.
     pub place: Place,
@@ -27,9 +27,9 @@ pub struct Found {
     pub unusable: Vec<UnusableName>,
 }
 
-impl Found {
+impl FoundObjects {
     fn of(place: Place, found: Listing) -> Self {
-        Found { place, objects: found.objects, unusable: found.unusable }
+        FoundObjects { place, objects: found.objects, unusable: found.unusable }
     }
 }
 
@@ -39,7 +39,7 @@ impl Found {
 ///
 /// # Errors
 /// If there are none, or they cannot be listed.
-pub fn find(location: &str, options: &PlaceOptions) -> Result<Found> {
+pub fn find(location: &str, options: &PlaceOptions) -> Result<FoundObjects> {
     if is_location(location) {
         return find_prefix(location, options);
     }
@@ -48,7 +48,7 @@ pub fn find(location: &str, options: &PlaceOptions) -> Result<Found> {
         Ok(meta) if meta.is_dir() => {
             let place = Place::open(location, options)?;
             let listing = place.survey("")?;
-            Found::of(place, listing)
+            FoundObjects::of(place, listing)
         }
         Ok(_) => find_file(location, options)?,
         Err(_) if location.contains(['*', '?', '[']) => find_pattern(&path, options)?,
@@ -61,13 +61,13 @@ pub fn find(location: &str, options: &PlaceOptions) -> Result<Found> {
 ///
 /// # Errors
 /// As [`find`].
-pub fn find_prefix(location: &str, options: &PlaceOptions) -> Result<Found> {
+pub fn find_prefix(location: &str, options: &PlaceOptions) -> Result<FoundObjects> {
     let (place, prefix) = Place::open_prefix(location, options)?;
     let listing = place.survey(&prefix)?;
-    not_empty(location, Found::of(place, listing))
+    not_empty(location, FoundObjects::of(place, listing))
 }
 
-fn not_empty(location: &str, found: Found) -> Result<Found> {
+fn not_empty(location: &str, found: FoundObjects) -> Result<FoundObjects> {
     if found.objects.is_empty() {
         if let Some(unusable) = found.unusable.first() {
             return Err(unusable.error());
@@ -77,13 +77,13 @@ fn not_empty(location: &str, found: Found) -> Result<Found> {
     Ok(found)
 }
 
-fn find_file(location: &str, options: &PlaceOptions) -> Result<Found> {
+fn find_file(location: &str, options: &PlaceOptions) -> Result<FoundObjects> {
     let (place, name) = Place::open_prefix(location, options)?;
     let objects = place.head(&name)?.into_iter().collect();
-    Ok(Found { place, objects, unusable: Vec::new() })
+    Ok(FoundObjects { place, objects, unusable: Vec::new() })
 }
 
-fn find_pattern(path: &Path, options: &PlaceOptions) -> Result<Found> {
+fn find_pattern(path: &Path, options: &PlaceOptions) -> Result<FoundObjects> {
     let text = path.to_string_lossy();
     let first = text.find(['*', '?', '[']).unwrap_or_default();
     let start = text.get(..first).unwrap_or_default().rfind(MAIN_SEPARATOR).map_or(0, |at| at + 1);
@@ -97,5 +97,5 @@ fn find_pattern(path: &Path, options: &PlaceOptions) -> Result<Found> {
     let mut listing = place.survey(prefix)?;
     listing.objects.retain(|object| pattern.matches_with(&object.key, RULES));
     listing.unusable.retain(|unusable| pattern.matches_with(&unusable.name, RULES));
-    Ok(Found::of(place, listing))
+    Ok(FoundObjects::of(place, listing))
 }

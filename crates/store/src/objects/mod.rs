@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use self::drafts::DraftFile;
-pub use self::find::{Found, find, find_prefix};
+pub use self::find::{FoundObjects, find, find_prefix};
 use self::local::Folder;
 use self::reader::RemoteReader;
 use self::remote::Remote;

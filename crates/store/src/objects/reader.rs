@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::stream::StreamExt;
 use tokio::task::JoinHandle;
 
-use super::remote::{Part, Remote, info, pause};
+use super::remote::{RangeResponse, Remote, info, pause};
 use super::runtime::{spawn, wait_for};
 use super::{ObjectInfo, changed, within};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -155,7 +155,7 @@ async fn read_part(
     loop {
         let before = bytes.len();
         let at = range.start.saturating_add(u64::try_from(before).unwrap_or(u64::MAX));
-        let Part::Sent(sent) = remote.part(key, at..end, tag.as_deref()).await? else {
+        let RangeResponse::Sent(sent) = remote.part(key, at..end, tag.as_deref()).await? else {
             return Ok(None);
         };
         let object = info(key, &sent.meta);

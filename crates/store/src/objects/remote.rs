@@ -14,7 +14,7 @@ use object_store::{
 
 use super::runtime::wait_for;
 use super::{MOST_OBJECTS, ObjectInfo, PlaceOptions, changed, key};
-use crate::client::Client;
+use crate::client::StoreClient;
 use crate::config::StoreConfig;
 use crate::connect::Backend;
 use crate::errors::of_writing;
@@ -37,11 +37,11 @@ pub(super) struct Remote {
     config: StoreConfig,
     pub(super) attempts: u32,
     /// Replaced when the store says that the bucket is in another region.
-    client: RwLock<Arc<Client>>,
+    client: RwLock<Arc<StoreClient>>,
 }
 
 /// A response to a request for a part of an object.
-pub(super) enum Part {
+pub(super) enum RangeResponse {
     /// What the store sends.
     Sent(GetResult),
     /// The object has no such bytes.
@@ -50,7 +50,7 @@ pub(super) enum Part {
 
 impl Remote {
     pub(super) fn open(location: &Location, options: &PlaceOptions) -> Result<Self> {
-        let client = RwLock::new(Arc::new(Client::new(location, &options.stores, None)?));
+        let client = RwLock::new(Arc::new(StoreClient::new(location, &options.stores, None)?));
         let attempts = options.attempts.max(1);
         Ok(Remote { location: location.clone(), config: options.stores.clone(), attempts, client })
     }
@@ -95,7 +95,8 @@ impl Remote {
             };
             if let Some(region) = failure.region.as_deref().filter(|_| !has_moved) {
                 has_moved = true;
-                let client = Arc::new(Client::new(&self.location, &self.config, Some(region))?);
+                let client =
+                    Arc::new(StoreClient::new(&self.location, &self.config, Some(region))?);
                 *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
                 continue;
             }
@@ -205,7 +206,7 @@ impl Remote {
         key: &str,
         range: std::ops::Range<u64>,
         tag: Option<&str>,
-    ) -> Result<Part> {
+    ) -> Result<RangeResponse> {
         let path = self.path(key)?;
         // Only what came from the store is sent back to it.
         let if_match = tag.filter(|tag| tag.ends_with('"')).map(str::to_owned);
@@ -215,13 +216,13 @@ impl Remote {
             let (path, options) = (path.clone(), options.clone());
             async move {
                 match store.get_opts(&path, options).await {
-                    Err(_) if remarks_so_far().status == Some(416) => Ok(Part::Outside),
-                    outcome => outcome.map(Part::Sent),
+                    Err(_) if remarks_so_far().status == Some(416) => Ok(RangeResponse::Outside),
+                    outcome => outcome.map(RangeResponse::Sent),
                 }
             }
         });
         let part = part.await.map_err(|error| self.changed_if_aborted(key, error))?;
-        if let (Part::Sent(sent), Some(tag)) = (&part, tag)
+        if let (RangeResponse::Sent(sent), Some(tag)) = (&part, tag)
             && tag_of(&sent.meta) != tag
         {
             return Err(changed(&self.shown(key)));

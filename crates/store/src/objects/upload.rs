@@ -63,18 +63,18 @@ pub(super) fn join(remote: &Arc<Remote>, key: &str, parts: &[String]) -> Result<
         length = length.saturating_add(object.size);
         objects.push(object);
     }
-    let mut joined = Joined { remote, objects: objects.into_iter(), current: None };
+    let mut joined = ConcatenatedObjects { remote, objects: objects.into_iter(), current: None };
     upload(remote, key, length, &mut joined)
 }
 
 /// Objects one after the other.
-struct Joined<'r> {
+struct ConcatenatedObjects<'r> {
     remote: &'r Arc<Remote>,
     objects: std::vec::IntoIter<ObjectInfo>,
     current: Option<RemoteReader>,
 }
 
-impl Read for Joined<'_> {
+impl Read for ConcatenatedObjects<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             if let Some(reader) = &mut self.current {

@@ -19,10 +19,10 @@ use crate::outputs::{self, OutputPlan};
 use crate::package::InputCheck;
 use crate::parts;
 use tensorserve_platform::library::Library;
-use tensorserve_platform::pool::Pool;
+use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{
     Completeness, Executable, ForeignFormats, InputStyle, Inspection, LoadOptions, Loaded,
-    ModelLoader, Place, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
+    ModelLoader, ModelPath, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
 };
 use tensorserve_preprocessing::{DeclaredSignature, declared_signature, wrong_declaration};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -73,7 +73,7 @@ struct OpenProgram {
 /// A signature, and how requests become runs of its method. All lists are in the order of the signature.
 struct MethodCall {
     signature: Signature,
-    pool: Pool<LoadedMethod>,
+    pool: InstancePool<LoadedMethod>,
     /// The aliases of the inputs, what the program requires of them, and their numbers in it.
     names: Vec<String>,
     checks: Vec<InputCheck>,
@@ -198,7 +198,7 @@ impl RuntimeLibrary for ExecuTorch {
 }
 
 impl ModelLoader for ExecuTorch {
-    fn recognises(&self, place: &Place) -> bool {
+    fn recognises(&self, place: &ModelPath) -> bool {
         place.has_file(&ENDINGS)
     }
 
@@ -241,17 +241,17 @@ fn pool(
     program: &Arc<ExecuTorchProgram>,
     method: &ProgramMethod,
     threads: usize,
-) -> Result<Pool<LoadedMethod>> {
+) -> Result<InstancePool<LoadedMethod>> {
     let cores = available_parallelism().map_or(1, NonZero::get);
     // A method has its variables in its memory.
     let most = if method.writes_state { 1 } else { cores };
     let (program, name) = (Arc::clone(program), method.name.clone());
-    Pool::new(most, move || LoadedMethod::load(&program, &name, threads == 1))
+    InstancePool::new(most, move || LoadedMethod::load(&program, &name, threads == 1))
 }
 
 /// Runs a method on `inputs`, each with its number in `places`. Returns the outputs with these numbers.
 fn run(
-    pool: &Pool<LoadedMethod>,
+    pool: &InstancePool<LoadedMethod>,
     inputs: &[Tensor],
     places: &[usize],
     outputs: impl Iterator<Item = usize>,

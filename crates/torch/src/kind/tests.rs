@@ -81,7 +81,7 @@ fn files_are_recognised_by_ending_and_content() {
     let recognised = |name: &str, content: &[u8]| {
         let path = folder.path().join(name);
         fs::write(&path, content).expect("written");
-        recognises(&Place::new(&path))
+        recognises(&ModelPath::new(&path))
     };
     let weights = zip(&["w/data.pkl", "w/data/0"]);
     for name in ["a.pt", "a.pth", "a.PT2", "a.torchscript", "pytorch_model.bin", "a.ckpt"] {
@@ -99,7 +99,7 @@ fn files_are_recognised_by_ending_and_content() {
     }
     let folder = tempfile::tempdir().expect("a directory");
     fs::write(folder.path().join("pytorch_model.bin"), &weights).expect("written");
-    assert!(!recognises(&Place::new(folder.path())), "a folder of Hugging Face explains more");
+    assert!(!recognises(&ModelPath::new(folder.path())), "a folder of Hugging Face explains more");
 }
 
 #[test]
