@@ -43,7 +43,7 @@ pub(super) struct Add {
     name: String,
     /// Role: infer (run models), metrics (read metrics) or admin (everything); repeatable
     #[arg(long, value_name = "ROLE", required = true, value_enum)]
-    role: Vec<Role>,
+    role: Vec<RoleArgument>,
     #[command(flatten)]
     place: FileArgument,
 }
@@ -57,18 +57,18 @@ pub(super) struct FileArgument {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Role {
+enum RoleArgument {
     Infer,
     Metrics,
     Admin,
 }
 
-impl Role {
+impl RoleArgument {
     fn ours(self) -> OurRole {
         match self {
-            Role::Infer => OurRole::Infer,
-            Role::Metrics => OurRole::Metrics,
-            Role::Admin => OurRole::Admin,
+            RoleArgument::Infer => OurRole::Infer,
+            RoleArgument::Metrics => OurRole::Metrics,
+            RoleArgument::Admin => OurRole::Admin,
         }
     }
 }

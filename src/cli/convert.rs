@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
         let out = out.display();
         return Err(Error::precondition(format!("{out} exists: name another directory")));
     }
-    let draft = Draft::beside(&out)?;
+    let draft = PartialDirectory::beside(&out)?;
     let target = draft.path.join("model");
     let versions = export(arguments, environment, source, &target)?;
     if !target.join("saved_model.pb").is_file() {
@@ -157,11 +157,11 @@ fn outcome(python: &str, source: &Path, output: &Output) -> Result<String> {
 }
 
 /// A directory that is removed at the end.
-struct Draft {
+struct PartialDirectory {
     path: PathBuf,
 }
 
-impl Draft {
+impl PartialDirectory {
     /// A new directory beside `out`: a rename does not leave the file system.
     fn beside(out: &Path) -> Result<Self> {
         let name = out.file_name().ok_or_else(|| {
@@ -181,11 +181,11 @@ impl Draft {
                 path.display()
             ))
         })?;
-        Ok(Draft { path })
+        Ok(PartialDirectory { path })
     }
 }
 
-impl Drop for Draft {
+impl Drop for PartialDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

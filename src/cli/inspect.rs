@@ -182,16 +182,16 @@ fn inspect_version(
         print_line(&format!("  reaches outside the model: {external}"));
     }
     let mut signatures = inspection.signatures;
-    let chains = steps::load_steps(folder, &signatures, usize::MAX)?;
+    let declared = steps::load_steps(folder, &signatures, usize::MAX)?;
     let joined: Vec<String> = signatures.iter().map(joining).collect();
-    for (signature, chain) in signatures.iter_mut().zip(&chains) {
-        if let Some(chain) = chain {
+    for (signature, of_signature) in signatures.iter_mut().zip(&declared) {
+        if let Some(of_signature) = of_signature {
             print_line(&format!(
                 "  {}: with the pre-/post-processing steps of {}",
                 signature.name,
                 steps::FILE_NAME
             ));
-            signature.clone_from(chain.client_signature());
+            signature.clone_from(of_signature.client_signature());
         }
     }
     let pairs = signatures.iter().zip(joined);

@@ -36,7 +36,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 
 pub(super) fn run(
     settings: Settings,
-    vertex: Option<vertex::Variables>,
+    vertex: Option<vertex::VertexVariables>,
     environment: &Environment,
 ) -> Result<ExitCode> {
     let start = Instant::now();
@@ -59,7 +59,7 @@ pub(super) fn run(
 }
 
 /// The settings of the command line and the environment, and below them those of the file and of Vertex AI.
-fn with_file(settings: Settings, vertex: Option<&vertex::Variables>) -> Settings {
+fn with_file(settings: Settings, vertex: Option<&vertex::VertexVariables>) -> Settings {
     let mut settings = settings.or_file();
     if let Some(vertex) = vertex {
         // The file's models stay; only missing settings are added.
@@ -75,7 +75,7 @@ fn with_file(settings: Settings, vertex: Option<&vertex::Variables>) -> Settings
 /// The configuration, or all mistakes.
 fn checked(
     settings: Settings,
-    vertex: Option<&vertex::Variables>,
+    vertex: Option<&vertex::VertexVariables>,
     environment: &Environment,
 ) -> Result<Config> {
     // Do not report missing models when the part that names them could not be read.
@@ -122,7 +122,7 @@ pub(super) fn serve(
         read: read_again,
     };
     let hangups = signals.spawn(pass_hangups(hangups, reloader.start()?));
-    let report = Report {
+    let report = StartupReport {
         engine: server.engine().clone(),
         address: server.address(),
         scheme: if config.http.tls.is_some() { "https" } else { "http" },
@@ -348,7 +348,7 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 }
 
 /// What the server prints at startup.
-struct Report {
+struct StartupReport {
     engine: Engine,
     /// The address of the HTTP listener.
     address: Option<SocketAddr>,
@@ -363,7 +363,7 @@ struct Report {
 /// Loads that take longer than this get a spinner.
 const SPINNER_DELAY: Duration = Duration::from_millis(700);
 
-impl Report {
+impl StartupReport {
     fn print(&self) {
         let version = env!("CARGO_PKG_VERSION");
         print_line(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));

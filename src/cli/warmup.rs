@@ -13,7 +13,7 @@ use prost::Message;
 use super::inspect::models_at;
 use super::{print_line, set_libraries};
 use crate::config::environment::Environment;
-use crate::config::units::{List, Span};
+use crate::config::units::{CommaSeparated, HumanDuration};
 use crate::config::{Config, ModelSettings, Settings};
 use crate::{platforms, protocols};
 use tensorserve_codec::tfrecord;
@@ -56,7 +56,7 @@ pub(super) struct ModelArgs {
     model: PathBuf,
     /// Tags of the SavedModel graph to load, separated by commas
     #[arg(long, value_name = "LIST", default_value = "serve")]
-    tags: List<String>,
+    tags: CommaSeparated<String>,
 }
 
 #[derive(Args)]
@@ -110,7 +110,7 @@ pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitC
 }
 
 /// A version that is loaded to run requests on.
-struct Version {
+struct WarmUpVersion {
     handle: ModelHandle,
     folder: PathBuf,
     max_bytes: usize,
@@ -118,12 +118,12 @@ struct Version {
     _engine: Engine,
 }
 
-impl Version {
+impl WarmUpVersion {
     fn load(model: &ModelArgs, environment: &Environment) -> Result<Self> {
         let mut settings = Settings::default();
         set_libraries(&mut settings, environment);
         // The version is only loaded: not watched for changes, and not warmed up.
-        settings.server.poll_interval = Some(Span(Duration::ZERO));
+        settings.server.poll_interval = Some(HumanDuration(Duration::ZERO));
         settings.server.max_load_retries = Some(0);
         settings.each.warm_up = Some(false);
         settings.each.tags = Some(model.tags.clone());
@@ -143,7 +143,7 @@ impl Version {
             engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest });
         let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
         let max_bytes = config.max_tensor_bytes();
-        Ok(Version { handle, folder: folder.clone(), max_bytes, _engine: engine })
+        Ok(WarmUpVersion { handle, folder: folder.clone(), max_bytes, _engine: engine })
     }
 
     fn run(&self, record: &PredictionLog) -> Result<()> {
@@ -167,7 +167,7 @@ fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
 }
 
 fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
-    let version = Version::load(&arguments.model, environment)?;
+    let version = WarmUpVersion::load(&arguments.model, environment)?;
     let path = arguments.file.clone().unwrap_or_else(|| file_of(&version.folder));
     let mut records = open(&path)?;
     let (mut count, mut failed, start) = (0, 0, Instant::now());
@@ -208,7 +208,7 @@ fn record_requests(arguments: &RecordArgs, environment: &Environment) -> Result<
     if !(1..=MOST_RECORDS).contains(&arguments.most) {
         return Err(Error::invalid(format!("--most must be from 1 to {MOST_RECORDS}")));
     }
-    let version = Version::load(&arguments.model, environment)?;
+    let version = WarmUpVersion::load(&arguments.model, environment)?;
     let output = arguments.output.clone().unwrap_or_else(|| file_of(&version.folder));
     if output.exists() && !arguments.force {
         let message = format!("{} already exists; use --force to replace it", output.display());
@@ -232,7 +232,10 @@ fn record_requests(arguments: &RecordArgs, environment: &Environment) -> Result<
 }
 
 /// A record for each body, with its source.
-fn of_bodies(arguments: &RecordArgs, version: &Version) -> Result<Vec<(String, PredictionLog)>> {
+fn of_bodies(
+    arguments: &RecordArgs,
+    version: &WarmUpVersion,
+) -> Result<Vec<(String, PredictionLog)>> {
     if arguments.bodies.len() > MOST_RECORDS {
         return Err(Error::invalid(format!("at most {MOST_RECORDS} requests can be recorded")));
     }

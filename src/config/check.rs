@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::units::List;
+use super::units::CommaSeparated;
 use super::written::{Mistakes, Origins};
 
 /// Checks settings, and collects the mistakes.
@@ -49,6 +49,6 @@ impl Check {
 }
 
 /// The items of a list that is empty by default.
-pub(super) fn listed<T: Clone>(list: &Option<List<T>>) -> Vec<T> {
-    list.as_ref().map_or(Vec::new(), |List(items)| items.clone())
+pub(super) fn listed<T: Clone>(list: &Option<CommaSeparated<T>>) -> Vec<T> {
+    list.as_ref().map_or(Vec::new(), |CommaSeparated(items)| items.clone())
 }

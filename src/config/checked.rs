@@ -18,7 +18,7 @@ use super::processes::{probe, runner_options};
 use super::protocols::protocols;
 use super::settings::{ModelSettings, Settings};
 use super::traffic::common_traffic;
-use super::units::{Bytes, List};
+use super::units::{ByteSize, CommaSeparated};
 use super::written::Mistakes;
 use super::{
     AdminAccess, AuthConfig, BatchConfig, BatcherConfig, Config, Cors, GrpcConfig, HttpConfig,
@@ -286,7 +286,7 @@ impl Check {
             ("latest", Some(n)) => n.parse().ok().filter(|&n| n > 0).map(VersionPolicy::Latest),
             ("all", None) => Some(VersionPolicy::All),
             ("specific", Some(list)) => {
-                let versions = list.parse().ok().map(|List(versions)| versions);
+                let versions = list.parse().ok().map(|CommaSeparated(versions)| versions);
                 versions.filter(|v| !v.is_empty()).map(VersionPolicy::Specific)
             }
             _ => None,
@@ -317,7 +317,7 @@ fn workers(server: &ServerSettings, environment: &Environment, cores: usize) -> 
         count: server.handler_workers.unwrap_or(cores.clamp(2, 8)),
         threads: server.handler_threads(),
         timeout: server.handler_timeout().0,
-        memory_limit: server.handler_memory_limit.map(|Bytes(size)| size),
+        memory_limit: server.handler_memory_limit.map(|ByteSize(size)| size),
         variables: Vec::new(),
         environments: server.python_environments.clone().unwrap_or_else(cache),
     }
@@ -404,7 +404,7 @@ mod tests {
         settings.server.http_threads = Some(0);
         settings.each.version_policy = Some("newest".into());
         settings.batching.batching = Some("sometimes".into());
-        settings.batching.allowed_batch_sizes = Some(List(vec![4, 2]));
+        settings.batching.allowed_batch_sizes = Some(CommaSeparated(vec![4, 2]));
         let error = checked(settings).expect_err("wrong");
         for part in ["host", "http_threads", "version_policy", "sometimes", "ascend", "expected 64"]
         {
@@ -433,7 +433,7 @@ mod tests {
             let mut settings = Settings::default();
             settings.paths.push("x".into());
             let list = entries.iter().map(|&entry| entry.to_owned()).collect();
-            settings.each.deny_ops = Some(List(list));
+            settings.each.deny_ops = Some(CommaSeparated(list));
             checked(settings).map(|config| config.repository.common.ops.deny)
         };
         let valid = ["external", "ReadFile", "_Send"];

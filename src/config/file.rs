@@ -9,9 +9,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::settings::{ModelSettings, Settings};
-use super::units::List;
+use super::units::CommaSeparated;
 use super::value::SettingValue;
-use super::written::{Origin, Written, integer, unknown_name};
+use super::written::{SettingOrigin, WrittenValue, integer, unknown_name};
 
 impl Settings {
     /// These settings, below them those of the configuration file.
@@ -75,7 +75,7 @@ impl Reader<'_> {
 
     fn setting(&mut self, name: &'static str, value: &Spanned<DeValue<'_>>) {
         let origin = self.origin(value.span());
-        match Written::of_toml(value.get_ref()) {
+        match WrittenValue::of_toml(value.get_ref()) {
             Ok(written) => self.settings.read(name, &written, origin),
             Err(why) => self.mistake(value.span(), format!("{name}: {why}")),
         }
@@ -117,7 +117,7 @@ impl Reader<'_> {
                 }
                 _ => {}
             }
-            let written = Written::of_toml(value.get_ref());
+            let written = WrittenValue::of_toml(value.get_ref());
             if let Err(why) = written.and_then(|written| set(&mut model, known, &written)) {
                 self.mistake(value.span(), format!("{known}: {why}"));
             }
@@ -155,7 +155,7 @@ impl Reader<'_> {
         let settings = &mut self.settings;
         resolve(directory, &mut settings.each.request_log);
         resolve(directory, &mut settings.each.code);
-        if let Some(List(paths)) = &mut settings.server.custom_op_paths {
+        if let Some(CommaSeparated(paths)) = &mut settings.server.custom_op_paths {
             paths.iter_mut().for_each(|path| *path = directory.join(&path));
         }
         for model in &mut settings.models {
@@ -170,8 +170,8 @@ impl Reader<'_> {
         self.settings.reading.mistakes.add(format!("{path}:{line}: {why}"));
     }
 
-    fn origin(&self, span: Range<usize>) -> Origin {
-        Origin::line(self.path, self.line(span))
+    fn origin(&self, span: Range<usize>) -> SettingOrigin {
+        SettingOrigin::line(self.path, self.line(span))
     }
 
     /// The line in which `span` starts, from 1.
@@ -181,7 +181,7 @@ impl Reader<'_> {
 }
 
 /// Sets a setting of a model.
-fn set(model: &mut ModelSettings, name: &str, value: &Written) -> Result<(), String> {
+fn set(model: &mut ModelSettings, name: &str, value: &WrittenValue) -> Result<(), String> {
     match name {
         "name" => String::read(value).map(|name| model.name = Some(name)),
         "path" => PathBuf::read(value).map(|path| model.path = Some(path)),
@@ -204,7 +204,7 @@ fn resolve(directory: &Path, path: &mut Option<PathBuf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::units::{Port, Span};
+    use crate::config::units::{HumanDuration, Port};
     use std::time::Duration;
     use tensorserve_tensor::error::Result;
 
@@ -225,10 +225,10 @@ mod tests {
         )
         .expect("valid");
         assert_eq!(settings.server.http_port, Some(Port::Number(80)));
-        assert_eq!(settings.server.request_timeout, Some(Span(Duration::from_secs(5))));
-        assert_eq!(settings.server.keep_alive, Some(Span(Duration::from_secs(10))));
+        assert_eq!(settings.server.request_timeout, Some(HumanDuration(Duration::from_secs(5))));
+        assert_eq!(settings.server.keep_alive, Some(HumanDuration(Duration::from_secs(10))));
         assert_eq!(settings.batching.max_batch_size, Some(32));
-        assert_eq!(settings.batching.allowed_batch_sizes, Some(List(vec![8, 32])));
+        assert_eq!(settings.batching.allowed_batch_sizes, Some(CommaSeparated(vec![8, 32])));
         let model = &settings.models[0];
         assert_eq!(model.batching.max_batch_size, Some(8));
         assert_eq!(model.labels["canary"], 2);

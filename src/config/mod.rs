@@ -60,14 +60,14 @@ pub mod vertex;
 mod written;
 
 pub use self::groups::{
-    BatchSettings, EachModelSettings, Isolation, LogFormat, Rows, Runner, ServerSettings,
-    TraceProtocol,
+    BatchSettings, EachModelSettings, Isolation, LogFormat, RowIndependence, Runner,
+    ServerSettings, TraceProtocol,
 };
 pub use self::observation::{ObservationConfig, TracesConfig};
 pub(crate) use self::platforms::runner_platform;
 pub use self::platforms::{PLATFORMS, left_out, platform};
 pub use self::settings::{ModelSettings, Settings};
-pub use self::written::{Mistakes, Origin, Origins, Reading, unknown_name};
+pub use self::written::{Mistakes, Origins, Reading, SettingOrigin, unknown_name};
 
 /// Everything the server runs on, checked.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,7 +8,7 @@ use tensorserve_probe::ProbeConfig;
 use super::check::{Check, listed};
 use super::environment::Environment;
 use super::groups::{EachModelSettings, Isolation, Runner, ServerSettings};
-use super::units::Bytes;
+use super::units::ByteSize;
 
 impl Check {
     /// The platform of a model with `runner = "python"`. It is no value of the setting `platform`, because
@@ -41,7 +41,7 @@ pub(super) fn runner_options(each: &EachModelSettings) -> RunnerOptions {
         python: each.runner_python.clone(),
         workers: each.runner_workers.unwrap_or(cores.clamp(2, 8)),
         timeout: each.runner_timeout().0,
-        memory_limit: each.runner_memory_limit.map(|Bytes(size)| size),
+        memory_limit: each.runner_memory_limit.map(|ByteSize(size)| size),
         trusted_types: listed(&each.runner_trusted_types),
     }
 }
@@ -52,7 +52,7 @@ pub(super) fn probe(
     environment: &Environment,
     isolates: bool,
 ) -> ProbeConfig {
-    let memory = server.load_probe_memory.map(|Bytes(size)| size);
+    let memory = server.load_probe_memory.map(|ByteSize(size)| size);
     let cache = || environment.cache_directory().join("probes");
     ProbeConfig {
         probes: server.load_probe(),

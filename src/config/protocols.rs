@@ -3,7 +3,7 @@
 use super::check::{Check, listed};
 use super::groups::ServerSettings;
 use super::settings::Settings;
-use super::units::List;
+use super::units::CommaSeparated;
 use super::{MetricsAlias, ProtocolsConfig, SagemakerConfig, TfsConfig};
 use tensorserve_core::config::is_model_name;
 use tensorserve_protocols::tfs::config::{METRICS_PATH, TensorContent};
@@ -37,7 +37,7 @@ pub(super) fn protocols(server: &ServerSettings, max_body: usize) -> ProtocolsCo
 /// The aliases, each once.
 fn metrics_aliases(server: &ServerSettings) -> Vec<MetricsAlias> {
     let mut aliases = Vec::new();
-    let names = server.metrics_aliases.iter().flat_map(|List(names)| names);
+    let names = server.metrics_aliases.iter().flat_map(|CommaSeparated(names)| names);
     for alias in names.filter_map(|name| MetricsAlias::named(name)) {
         if !aliases.contains(&alias) {
             aliases.push(alias);

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use super::environment::Environment;
 use super::groups::{AsWritten, BatchSettings, EachModelSettings, ServerSettings, option};
 use super::value::SettingValue;
-use super::written::{Origin, Origins, Reading, Written};
+use super::written::{Origins, Reading, SettingOrigin, WrittenValue};
 
 /// A `[[models]]` table of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,7 +108,7 @@ impl Settings {
     pub fn of_options(matches: &ArgMatches) -> Self {
         let mut settings = Settings::default();
         for path in given(matches, "paths") {
-            match PathBuf::read(&Written::Text(path.to_owned())) {
+            match PathBuf::read(&WrittenValue::Text(path.to_owned())) {
                 Ok(path) => settings.paths.push(path),
                 Err(why) => settings.reading.mistakes.add(format!("PATH: {why}")),
             }
@@ -116,11 +116,15 @@ impl Settings {
         for name in [vec!["config"], Settings::option_names()].concat() {
             let values = given(matches, name);
             if let [_, _, ..] = values.as_slice() {
-                let option = Origin::Option.of(name);
+                let option = SettingOrigin::Option.of(name);
                 settings.reading.mistakes.add(format!("{option}: given more than once"));
             }
             if let Some(value) = values.first() {
-                settings.read(name, &Written::Text((*value).to_owned()), Origin::Option);
+                settings.read(
+                    name,
+                    &WrittenValue::Text((*value).to_owned()),
+                    SettingOrigin::Option,
+                );
             }
         }
         settings
@@ -132,7 +136,7 @@ impl Settings {
         let mut settings = Settings::default();
         for name in Settings::option_names() {
             if let Some(value) = environment.setting(name) {
-                settings.read(name, &Written::Text(value.to_owned()), Origin::Variable);
+                settings.read(name, &WrittenValue::Text(value.to_owned()), SettingOrigin::Variable);
             }
         }
         settings
@@ -144,14 +148,14 @@ impl Settings {
     pub fn or_environment(self, environment: &Environment) -> Self {
         let mut lower = Settings::of_environment(environment);
         if let Some(path) = environment.setting("config") {
-            lower.read("config", &Written::Text(path.to_owned()), Origin::Variable);
+            lower.read("config", &WrittenValue::Text(path.to_owned()), SettingOrigin::Variable);
         }
         let config = self.config.clone().or_else(|| lower.config.clone());
         Settings { config, ..self.or(&lower) }
     }
 
     /// Sets a setting to what was written, or records what is wrong with it.
-    pub(super) fn read(&mut self, name: &'static str, value: &Written, origin: Origin) {
+    pub(super) fn read(&mut self, name: &'static str, value: &WrittenValue, origin: SettingOrigin) {
         let outcome = match name {
             "config" => PathBuf::read(value).map(|path| self.config = Some(path)),
             _ => self.set(name, value),
@@ -162,7 +166,7 @@ impl Settings {
         self.reading.origins.insert(name, origin);
     }
 
-    fn set(&mut self, name: &str, value: &Written) -> Result<(), String> {
+    fn set(&mut self, name: &str, value: &WrittenValue) -> Result<(), String> {
         let outcome = self.server.set(name, value);
         let outcome = outcome.or_else(|| self.each.set(name, value));
         outcome.or_else(|| self.batching.set(name, value)).unwrap_or(Ok(()))

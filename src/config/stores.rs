@@ -21,7 +21,7 @@ pub(super) fn stores(server: &ServerSettings, environment: &Environment) -> Stor
 
 #[cfg(test)]
 mod tests {
-    use super::super::units::Bytes;
+    use super::super::units::ByteSize;
     use super::super::{Config, Settings};
     use super::*;
 
@@ -44,7 +44,7 @@ mod tests {
 
         let mut settings = Settings::default();
         settings.server.store_endpoint = Some("minio:9000".to_owned());
-        settings.server.model_cache_bytes = Some(Bytes(0));
+        settings.server.model_cache_bytes = Some(ByteSize(0));
         let error = Config::new(settings, &Environment::default()).expect_err("wrong");
         assert!(error.message().contains("store_endpoint: \"minio:9000\" is not a URL"), "{error}");
         assert!(error.message().contains("model_cache_bytes"), "{error}");

@@ -7,7 +7,7 @@ use super::groups::ServerSettings;
 use super::{GrpcConfig, HttpConfig, Pem, TlsConfig};
 
 /// The settings of one certificate.
-struct Written<'s> {
+struct CertificateSettings<'s> {
     /// The prefix of their names.
     prefix: &'static str,
     certificate: &'s Option<PathBuf>,
@@ -16,7 +16,7 @@ struct Written<'s> {
     verify: Option<bool>,
 }
 
-impl Written<'_> {
+impl CertificateSettings<'_> {
     fn is_there(&self) -> bool {
         let files = [self.certificate, self.key, self.roots];
         files.into_iter().any(Option::is_some) || self.verify.is_some()
@@ -32,14 +32,14 @@ impl Check {
         http: &mut HttpConfig,
         grpc: &mut GrpcConfig,
     ) {
-        let shared = self.tls(&Written {
+        let shared = self.tls(&CertificateSettings {
             prefix: "tls",
             certificate: &server.tls_certificate,
             key: &server.tls_key,
             roots: &server.tls_client_ca,
             verify: server.tls_verify_clients,
         });
-        let own = Written {
+        let own = CertificateSettings {
             prefix: "http_tls",
             certificate: &server.http_tls_certificate,
             key: &server.http_tls_key,
@@ -50,8 +50,8 @@ impl Check {
         http.tls = if own.is_there() { self.tls(&own) } else { shared };
     }
 
-    fn tls(&mut self, written: &Written<'_>) -> Option<TlsConfig> {
-        let Written { prefix, roots, .. } = written;
+    fn tls(&mut self, written: &CertificateSettings<'_>) -> Option<TlsConfig> {
+        let CertificateSettings { prefix, roots, .. } = written;
         if written.verify == Some(true) && roots.is_none() {
             let setting = format!("{prefix}_verify_clients");
             let needs = format!("{prefix}_client_ca, to check clients' certificates against");

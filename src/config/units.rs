@@ -6,11 +6,11 @@ use std::time::Duration;
 
 /// A duration: `250ms`, `30s`, `1.5m`, `2h`; a number without a unit is seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct HumanDuration(pub Duration);
 
 /// A size: `64MiB`, `512KiB`, `1GiB`; a number without a unit is bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub usize);
+pub struct ByteSize(pub usize);
 
 /// An amount of memory: a size, or a percentage of all memory (`80%`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +43,19 @@ impl Port {
 
 /// A list of values separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T>(pub Vec<T>);
+pub struct CommaSeparated<T>(pub Vec<T>);
 
-impl Span {
+impl HumanDuration {
     /// So many seconds.
     #[must_use]
     pub const fn seconds(seconds: u64) -> Self {
-        Span(Duration::from_secs(seconds))
+        HumanDuration(Duration::from_secs(seconds))
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Span(time) = *self;
+        let HumanDuration(time) = *self;
         let seconds = time.as_secs();
         if !time.subsec_nanos().is_multiple_of(1_000_000) {
             write!(formatter, "{}us", time.as_micros())
@@ -69,9 +69,9 @@ impl fmt::Display for Span {
     }
 }
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Bytes(size) = *self;
+        let ByteSize(size) = *self;
         let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
         let divides = |(shift, _): &(u32, &str)| size > 0 && size.is_multiple_of(1 << shift);
         match units.into_iter().find(divides) {
@@ -84,7 +84,7 @@ impl fmt::Display for Bytes {
 impl fmt::Display for Amount {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Amount::Bytes(size) => Bytes(*size).fmt(formatter),
+            Amount::Bytes(size) => ByteSize(*size).fmt(formatter),
             Amount::Percent(percent) => write!(formatter, "{percent}%"),
         }
     }
@@ -99,9 +99,9 @@ impl fmt::Display for Port {
     }
 }
 
-impl<T: fmt::Display> fmt::Display for List<T> {
+impl<T: fmt::Display> fmt::Display for CommaSeparated<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let List(items) = self;
+        let CommaSeparated(items) = self;
         for (at, item) in items.iter().enumerate() {
             let separator = if at == 0 { "" } else { "," };
             write!(formatter, "{separator}{item}")?;
@@ -110,7 +110,7 @@ impl<T: fmt::Display> fmt::Display for List<T> {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for HumanDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -127,12 +127,12 @@ impl FromStr for Span {
             _ => return Err(format!("{text:?} has an unknown unit; use us, ms, s, m or h")),
         };
         Duration::try_from_secs_f64(number * seconds)
-            .map(Span)
+            .map(HumanDuration)
             .map_err(|_| format!("{text:?} is out of range"))
     }
 }
 
-impl FromStr for Bytes {
+impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -148,7 +148,7 @@ impl FromStr for Bytes {
             _ => return Err(format!("{text:?} has an unknown unit; use KiB, MiB or GiB")),
         };
         let bytes = number.checked_mul(factor).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(Bytes).ok_or_else(|| format!("{text:?} is out of range"))
+        bytes.map(ByteSize).ok_or_else(|| format!("{text:?} is out of range"))
     }
 }
 
@@ -157,7 +157,7 @@ impl FromStr for Amount {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(percent) = text.trim().strip_suffix('%') else {
-            return text.parse().map(|Bytes(size)| Amount::Bytes(size));
+            return text.parse().map(|ByteSize(size)| Amount::Bytes(size));
         };
         let percent = percent.trim().parse().ok().filter(|percent| (1..=100).contains(percent));
         percent.map(Amount::Percent).ok_or_else(|| format!("{text:?} is not from 1% to 100%"))
@@ -178,7 +178,7 @@ impl FromStr for Port {
     }
 }
 
-impl<T: FromStr> FromStr for List<T> {
+impl<T: FromStr> FromStr for CommaSeparated<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -186,7 +186,7 @@ impl<T: FromStr> FromStr for List<T> {
         parts
             .map(|part| part.parse().map_err(|_| format!("{part:?} is not valid in this list")))
             .collect::<Result<_, _>>()
-            .map(List)
+            .map(CommaSeparated)
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn spans() {
-        let span = |text: &str| text.parse::<Span>().map(|s| s.0);
+        let span = |text: &str| text.parse::<HumanDuration>().map(|s| s.0);
         assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(span("30"), Ok(Duration::from_secs(30)));
         assert_eq!(span("1.5 m"), Ok(Duration::from_secs(90)));
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn sizes() {
-        let size = |text: &str| text.parse::<Bytes>().map(|b| b.0);
+        let size = |text: &str| text.parse::<ByteSize>().map(|b| b.0);
         assert_eq!(size("64MiB"), Ok(64 << 20));
         assert_eq!(size("1024"), Ok(1024));
         assert!(size("1.5MiB").is_err());
@@ -247,16 +247,16 @@ mod tests {
                 assert_eq!(shown.ok().as_deref(), Some(*text));
             }
         }
-        same::<Span>(&["0s", "250ms", "1500us", "60s", "75s", "10m"]);
-        same::<Bytes>(&["0", "1000", "512KiB", "64MiB", "64GiB"]);
+        same::<HumanDuration>(&["0s", "250ms", "1500us", "60s", "75s", "10m"]);
+        same::<ByteSize>(&["0", "1000", "512KiB", "64MiB", "64GiB"]);
         same::<Amount>(&["25%", "8GiB"]);
         same::<Port>(&["8500", "0", "off"]);
-        same::<List<i64>>(&["1,2,4", ""]);
+        same::<CommaSeparated<i64>>(&["1,2,4", ""]);
     }
 
     #[test]
     fn lists() {
-        assert_eq!("1, 2,4".parse(), Ok(List(vec![1, 2, 4])));
-        assert!("1,x".parse::<List<i64>>().is_err());
+        assert_eq!("1, 2,4".parse(), Ok(CommaSeparated(vec![1, 2, 4])));
+        assert!("1,x".parse::<CommaSeparated<i64>>().is_err());
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::ValueHint;
 
-use super::units::{Amount, Bytes, List, Port, Span};
-use super::written::Written;
+use super::units::{Amount, ByteSize, CommaSeparated, HumanDuration, Port};
+use super::written::WrittenValue;
 
 /// The type of a setting's value.
 pub(super) trait SettingValue: Sized {
@@ -25,10 +25,10 @@ pub(super) trait SettingValue: Sized {
     ///
     /// # Errors
     /// Why it has none.
-    fn read(written: &Written) -> Result<Self, String> {
+    fn read(written: &WrittenValue) -> Result<Self, String> {
         match written {
-            Written::Text(text) => Self::parse(utf8(text)?),
-            Written::List(_) => Err("a list is not allowed here".to_owned()),
+            WrittenValue::Text(text) => Self::parse(utf8(text)?),
+            WrittenValue::List(_) => Err("a list is not allowed here".to_owned()),
         }
     }
 }
@@ -55,31 +55,33 @@ impl SettingValue for PathBuf {
     const HINT: ValueHint = ValueHint::AnyPath;
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::read(&Written::Text(text.into()))
+        Self::read(&WrittenValue::Text(text.into()))
     }
 
     /// A path need not be UTF-8.
-    fn read(written: &Written) -> Result<Self, String> {
+    fn read(written: &WrittenValue) -> Result<Self, String> {
         match written {
-            Written::Text(path) if path.is_empty() => Err("the path is empty".to_owned()),
-            Written::Text(path) => Ok(path.into()),
-            Written::List(_) => Err("a list is not allowed here".to_owned()),
+            WrittenValue::Text(path) if path.is_empty() => Err("the path is empty".to_owned()),
+            WrittenValue::Text(path) => Ok(path.into()),
+            WrittenValue::List(_) => Err("a list is not allowed here".to_owned()),
         }
     }
 }
 
-impl<T: SettingValue> SettingValue for List<T> {
+impl<T: SettingValue> SettingValue for CommaSeparated<T> {
     fn parse(text: &str) -> Result<Self, String> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts.map(T::parse).collect::<Result<_, _>>().map(List)
+        parts.map(T::parse).collect::<Result<_, _>>().map(CommaSeparated)
     }
 
-    fn read(written: &Written) -> Result<Self, String> {
+    fn read(written: &WrittenValue) -> Result<Self, String> {
         match written {
-            Written::Text(text) => Self::parse(utf8(text)?),
-            Written::List(items) => {
-                items.iter().map(|item| T::parse(item)).collect::<Result<_, _>>().map(List)
-            }
+            WrittenValue::Text(text) => Self::parse(utf8(text)?),
+            WrittenValue::List(items) => items
+                .iter()
+                .map(|item| T::parse(item))
+                .collect::<Result<_, _>>()
+                .map(CommaSeparated),
         }
     }
 }
@@ -114,4 +116,4 @@ macro_rules! units {
     )* };
 }
 
-units! { Amount, Bytes, Port, Span, }
+units! { Amount, ByteSize, Port, HumanDuration, }

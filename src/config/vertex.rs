@@ -19,7 +19,7 @@ const HTTP_PORT: u16 = 8080;
 
 /// The values of the variables, checked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Variables {
+pub struct VertexVariables {
     /// Their settings, with the service's defaults, and mistakes in them.
     pub settings: Settings,
     /// The paths that the service calls.
@@ -36,7 +36,7 @@ pub fn is_called_for(environment: &Environment) -> bool {
 
 /// Reads the variables; `None` if Vertex AI has set none.
 #[must_use]
-pub fn read(environment: &Environment) -> Option<Variables> {
+pub fn read(environment: &Environment) -> Option<VertexVariables> {
     if !is_called_for(environment) {
         return None;
     }
@@ -70,7 +70,7 @@ pub fn read(environment: &Environment) -> Option<Variables> {
     let is_taken = settings.server.http_port == Some(settings.server.grpc_port());
     settings.server.grpc_port = is_taken.then_some(Port::Off);
     let storage = text("AIP_STORAGE_URI").map(PathBuf::from);
-    Some(Variables { settings, routes, storage })
+    Some(VertexVariables { settings, routes, storage })
 }
 
 /// The service's default paths of predictions and of health checks.
@@ -91,7 +91,7 @@ fn is_path(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> Variables {
+    fn of(pairs: &[(&str, &str)]) -> VertexVariables {
         read(&Environment::of(pairs)).expect("Vertex AI's variables")
     }
 

@@ -21,23 +21,27 @@ pub(super) fn variable(setting: &str) -> String {
 
 /// The value of a setting as it was written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Written {
+pub(super) enum WrittenValue {
     /// Of an option or a variable; or one value of the file.
     Text(OsString),
     /// A list of the file.
     List(Vec<String>),
 }
 
-impl Written {
+impl WrittenValue {
     /// A value of the file.
     ///
     /// # Errors
     /// If it is a table, or a list of something else than values.
     pub(super) fn of_toml(value: &DeValue<'_>) -> Result<Self, String> {
         let DeValue::Array(items) = value else {
-            return scalar(value).map(|text| Written::Text(text.into()));
+            return scalar(value).map(|text| WrittenValue::Text(text.into()));
         };
-        items.iter().map(|item| scalar(item.get_ref())).collect::<Result<_, _>>().map(Written::List)
+        items
+            .iter()
+            .map(|item| scalar(item.get_ref()))
+            .collect::<Result<_, _>>()
+            .map(WrittenValue::List)
     }
 }
 
@@ -67,7 +71,7 @@ pub(super) fn integer(value: &DeValue<'_>) -> Result<i64, String> {
 
 /// Where a setting was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// On the command line.
     Option,
     /// In the environment.
@@ -81,32 +85,32 @@ pub enum Origin {
     },
 }
 
-impl Origin {
+impl SettingOrigin {
     /// A line of the file at `path`.
     pub(super) fn line(path: &Path, line: usize) -> Self {
-        Origin::File { path: path.to_owned(), line }
+        SettingOrigin::File { path: path.to_owned(), line }
     }
 
     /// The place of `setting`: `--http-port`, `TENSORSERVE_HTTP_PORT` or `tensorserve.toml:3`.
     pub(super) fn place(&self, setting: &str) -> String {
         match self {
-            Origin::Option => format!("--{}", setting.replace('_', "-")),
-            Origin::Variable => variable(setting),
-            Origin::File { path, line } => format!("{}:{line}", path.display()),
+            SettingOrigin::Option => format!("--{}", setting.replace('_', "-")),
+            SettingOrigin::Variable => variable(setting),
+            SettingOrigin::File { path, line } => format!("{}:{line}", path.display()),
         }
     }
 
     /// The place of `setting` with its name.
     pub(super) fn of(&self, setting: &str) -> String {
         match self {
-            Origin::Option | Origin::Variable => self.place(setting),
-            Origin::File { .. } => format!("{}: {setting}", self.place(setting)),
+            SettingOrigin::Option | SettingOrigin::Variable => self.place(setting),
+            SettingOrigin::File { .. } => format!("{}: {setting}", self.place(setting)),
         }
     }
 }
 
 /// Where each setting was written. Settings that the program itself made have no origin.
-pub type Origins = BTreeMap<&'static str, Origin>;
+pub type Origins = BTreeMap<&'static str, SettingOrigin>;
 
 /// Everything that is wrong with a configuration, each mistake once.
 #[derive(Clone, Debug, Default, PartialEq)]

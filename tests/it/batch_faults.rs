@@ -4,7 +4,7 @@
 use std::thread;
 
 use tensorserve::config::Settings;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
@@ -129,7 +129,7 @@ fn one_row_too_many() -> Model {
 
 #[test]
 fn an_output_that_cannot_be_cut_to_size_is_the_clients_to_know() {
-    for sizes in [None, Some(List(vec![4]))] {
+    for sizes in [None, Some(CommaSeparated(vec![4]))] {
         let place = Place::of(&one_row_too_many(), |settings| {
             pooled(settings, "on");
             settings.batching.max_batch_size = Some(4);

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
 use tensorserve::config::Settings;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Code;
 
@@ -242,7 +242,7 @@ fn batches_on_batch_threads_leave_every_bit_as_it_is() {
         settings.each.warm_up = Some(false);
         settings.batching.batching = Some("on".to_owned());
         settings.batching.max_batch_size = Some(16);
-        settings.batching.allowed_batch_sizes = Some(List(vec![3, 8, 16]));
+        settings.batching.allowed_batch_sizes = Some(CommaSeparated(vec![3, 8, 16]));
     });
     assert_exact_echo(&place, true);
 }

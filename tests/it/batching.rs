@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorserve::config::Settings;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 use tensorserve_tensor::error::Code;
 
 use crate::support::client::Client;
@@ -157,7 +157,7 @@ async fn a_batch_that_waits_to_grow_is_taken_when_the_running_one_ends() {
 async fn batches_are_filled_up_to_an_allowed_size_and_cut_again() {
     let place = gated(|settings| {
         settings.batching.max_batch_size = Some(4);
-        settings.batching.allowed_batch_sizes = Some(List(vec![2, 4]));
+        settings.batching.allowed_batch_sizes = Some(CommaSeparated(vec![2, 4]));
     });
     let first = place.enqueue(&[&[0.0, 0.5]]);
     place.wait_for_runs_at_gate(1);

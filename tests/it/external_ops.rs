@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 use tensorserve::config::ModelSettings;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 
 use crate::support::process::{Process, run, tensorserve};
 use crate::support::saved_model::{
@@ -36,8 +36,8 @@ fn file_reader(folder: &Path, is_nested: bool) {
     model.write(folder);
 }
 
-fn list(entries: &[&str]) -> Option<List<String>> {
-    Some(List(entries.iter().map(|&entry| entry.to_owned()).collect()))
+fn list(entries: &[&str]) -> Option<CommaSeparated<String>> {
+    Some(CommaSeparated(entries.iter().map(|&entry| entry.to_owned()).collect()))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 use tensorserve::config::{ModelSettings, Settings, SourceConfig};
 use tensorserve_auth::Role;
 use tensorserve_auth::file::add_key;
@@ -150,7 +150,7 @@ async fn a_request_that_makes_room_may_be_a_part_of_another() {
         settings.batching.max_batch_size = Some(4);
         settings.batching.max_execution_batch_size = Some(2);
         settings.batching.enable_large_batch_splitting = Some(true);
-        settings.batching.allowed_batch_sizes = Some(List(vec![2]));
+        settings.batching.allowed_batch_sizes = Some(CommaSeparated(vec![2]));
         settings.batching.max_enqueued_batches = Some(2);
     });
     let pieces = place.enqueue_as(Low, &[&[1.0], &[2.0], &[3.0], &[4.0]]);

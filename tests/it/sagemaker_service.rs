@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 
 use crate::support::client::{Answer, request};
 use crate::support::data;
@@ -180,7 +180,7 @@ fn asynchronous_calls_write_files() {
     fs::write(input.join("good.csv"), "1,2\n3,4\n").expect("file");
     fs::write(input.join("bad.csv"), "a,b\n").expect("file");
     let server = TestServer::container(&[HALF_PLUS_THREE], |settings| {
-        settings.server.sagemaker_async_input = Some(List(vec![input.clone()]));
+        settings.server.sagemaker_async_input = Some(CommaSeparated(vec![input.clone()]));
         settings.server.sagemaker_async_output = Some(output.clone());
     });
     let later = |file: &str, body: &str| {
@@ -218,7 +218,7 @@ fn asynchronous_calls_read_only_what_they_may() {
     fs::write(&secret, "[1]").expect("file");
     std::os::unix::fs::symlink(&secret, input.join("link")).expect("a link");
     let server = TestServer::container(&[HALF_PLUS_THREE], |settings| {
-        settings.server.sagemaker_async_input = Some(List(vec![input.clone()]));
+        settings.server.sagemaker_async_input = Some(CommaSeparated(vec![input.clone()]));
         settings.server.sagemaker_async_output = Some(output);
     });
     let file = |path: &Path| format!("file://{}", path.display());

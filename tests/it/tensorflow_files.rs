@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tensorserve::config::ModelSettings;
-use tensorserve::config::units::List;
+use tensorserve::config::units::CommaSeparated;
 
 use crate::support::server::{TestServer, settings};
 use crate::support::{copy, data, project};
@@ -19,7 +19,7 @@ fn serve(models: &[(&str, PathBuf)], deny: &[&str]) -> TestServer {
             name: Some((*name).to_owned()),
             ..ModelSettings::default()
         };
-        let denied = || List(deny.iter().map(|op| (*op).to_owned()).collect());
+        let denied = || CommaSeparated(deny.iter().map(|op| (*op).to_owned()).collect());
         model.each.deny_ops = (!deny.is_empty()).then(denied);
         settings.models.push(model);
     }
@@ -105,7 +105,7 @@ fn graphs_without_tags_are_served() {
     for tags in [Vec::new(), vec![String::new()]] {
         let mut settings = settings();
         let mut model = ModelSettings { path: Some(file("module")), ..ModelSettings::default() };
-        model.each.tags = Some(List(tags));
+        model.each.tags = Some(CommaSeparated(tags));
         settings.models.push(model);
         let server = TestServer::start(settings);
         server.wait_until_started();

@@ -9,7 +9,7 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlagType {
     Bool,
     Int,
     Float,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
 /// A flag.
 pub(super) struct Flag {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: FlagType,
     /// As `--help` shows it.
     pub(super) default: &'static str,
     pub(super) help: &'static str,
@@ -27,11 +27,21 @@ pub(super) struct Flag {
     pub(super) idle: Option<&'static str>,
 }
 
-const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+const fn flag(
+    name: &'static str,
+    kind: FlagType,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
     Flag { name, kind, default, help, idle: None }
 }
 
-const fn idle(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Flag {
+const fn idle(
+    name: &'static str,
+    kind: FlagType,
+    default: &'static str,
+    why: &'static str,
+) -> Flag {
     Flag { name, kind, default, help: "accepted, without effect", idle: Some(why) }
 }
 
@@ -39,7 +49,7 @@ const TFLITE: &str = "TensorFlow Lite models are not served";
 const POOL: &str = "models are loaded and unloaded by the same threads, see --num_load_threads";
 const XLA: &str = "set TF_XLA_FLAGS instead, which libtensorflow reads";
 
-use Kind::{Bool, Float, Int, Text};
+use FlagType::{Bool, Float, Int, Text};
 
 /// All flags, in TensorFlow Serving's order.
 pub(super) const FLAGS: &[Flag] = &[
@@ -172,13 +182,13 @@ pub(super) const FLAGS: &[Flag] = &[
 /// A command line.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Flags {
-    given: BTreeMap<&'static str, Value>,
+    given: BTreeMap<&'static str, FlagValue>,
     /// Arguments that are not flags.
     pub(super) unknown: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+enum FlagValue {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -228,40 +238,40 @@ impl Flags {
 
     pub(super) fn bool(&self, name: &str) -> Option<bool> {
         match self.given.get(name)? {
-            Value::Bool(value) => Some(*value),
-            Value::Int(_) | Value::Float(_) | Value::Text(_) => None,
+            FlagValue::Bool(value) => Some(*value),
+            FlagValue::Int(_) | FlagValue::Float(_) | FlagValue::Text(_) => None,
         }
     }
 
     pub(super) fn int(&self, name: &str) -> Option<i64> {
         match self.given.get(name)? {
-            Value::Int(value) => Some(*value),
-            Value::Bool(_) | Value::Float(_) | Value::Text(_) => None,
+            FlagValue::Int(value) => Some(*value),
+            FlagValue::Bool(_) | FlagValue::Float(_) | FlagValue::Text(_) => None,
         }
     }
 
     pub(super) fn float(&self, name: &str) -> Option<f64> {
         match self.given.get(name)? {
-            Value::Float(value) => Some(*value),
-            Value::Bool(_) | Value::Int(_) | Value::Text(_) => None,
+            FlagValue::Float(value) => Some(*value),
+            FlagValue::Bool(_) | FlagValue::Int(_) | FlagValue::Text(_) => None,
         }
     }
 
     /// The text of `name`; `None` also if it is empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match self.given.get(name)? {
-            Value::Text(value) => Some(value.as_str()).filter(|text| !text.is_empty()),
-            Value::Bool(_) | Value::Int(_) | Value::Float(_) => None,
+            FlagValue::Text(value) => Some(value.as_str()).filter(|text| !text.is_empty()),
+            FlagValue::Bool(_) | FlagValue::Int(_) | FlagValue::Float(_) => None,
         }
     }
 }
 
-fn value_of(flag: &Flag, text: &str) -> Result<Value> {
+fn value_of(flag: &Flag, text: &str) -> Result<FlagValue> {
     let value = match flag.kind {
-        Bool => text.parse().ok().map(Value::Bool),
-        Int => text.trim().parse().ok().map(Value::Int),
-        Float => text.trim().parse().ok().map(Value::Float),
-        Text => Some(Value::Text(text.to_owned())),
+        Bool => text.parse().ok().map(FlagValue::Bool),
+        Int => text.trim().parse().ok().map(FlagValue::Int),
+        Float => text.trim().parse().ok().map(FlagValue::Float),
+        Text => Some(FlagValue::Text(text.to_owned())),
     };
     let name = flag.name;
     value.ok_or_else(|| {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use self::flags::Flags;
-use self::start::Watched;
+use self::start::WatchedModelList;
 use super::logging::LibraryLines;
 use super::printable::printable;
 use super::reload::apply_models;
@@ -124,7 +124,7 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
 /// Reads the list of models and their batching parameters periodically, and applies each change. A
 /// list that cannot be read changes nothing.
 fn watch(
-    watched: &Watched,
+    watched: &WatchedModelList,
     mut common: ModelConfig,
     mut sources: Vec<SourceConfig>,
     engine: &Engine,

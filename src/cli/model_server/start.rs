@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::flags::Flags;
 use crate::config::environment::Environment;
 use crate::config::model_server::files;
-use crate::config::units::{Bytes, List, Port, Span};
+use crate::config::units::{ByteSize, CommaSeparated, HumanDuration, Port};
 use crate::config::{
     BatchConfig, BatchParameters, Config, Cors, ModelConfig, Settings, SourceConfig,
 };
@@ -21,21 +21,21 @@ use tensorserve_tensor::error::{Error, Result};
 pub(super) struct Start {
     pub(super) config: Config,
     /// The list of models, and how often it is reread.
-    pub(super) watched: Option<Watched>,
+    pub(super) watched: Option<WatchedModelList>,
     /// Warnings for the log.
     pub(super) notes: Vec<String>,
 }
 
 /// A list of models that is reread.
 #[derive(Clone, Debug)]
-pub(super) struct Watched {
+pub(super) struct WatchedModelList {
     pub(super) path: PathBuf,
     pub(super) every: Duration,
     /// The file of batching parameters for all models, and the parameters that it overrides.
     batching: Option<(PathBuf, BatchParameters)>,
 }
 
-impl Watched {
+impl WatchedModelList {
     /// The list, with `common` brought up to date.
     ///
     /// # Errors
@@ -149,13 +149,15 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     server.grpc_socket_path = flags.text("grpc_socket_path").map(PathBuf::from);
     server.http_port = port(flags, "rest_api_port")?;
     server.http_threads = positive(flags, "rest_api_num_threads")?;
-    server.request_timeout = positive(flags, "rest_api_timeout_in_ms")?.map(|ms| Span(millis(ms)));
+    server.request_timeout =
+        positive(flags, "rest_api_timeout_in_ms")?.map(|ms| HumanDuration(millis(ms)));
     server.load_threads = count(flags, "num_load_threads")?.filter(|&threads| threads > 0);
     let retries = count(flags, "max_num_load_retries")?;
     server.max_load_retries = retries.map(|retries| u32::try_from(retries).unwrap_or(u32::MAX));
     let micros = count(flags, "load_retry_interval_micros")?;
-    server.load_retry_interval =
-        micros.map(|micros| Span(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))));
+    server.load_retry_interval = micros.map(|micros| {
+        HumanDuration(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+    });
     server.poll_interval = poll_interval(flags, notes);
     let session = threads(flags, "tensorflow_session_parallelism")?;
     server.intra_op_threads = threads(flags, "tensorflow_intra_op_parallelism")?.or(session);
@@ -167,7 +169,7 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     let iterations = flags.int("num_request_iterations_for_warmup").filter(|&times| times > 0);
     settings.each.warm_up_iterations = iterations.and_then(|times| usize::try_from(times).ok());
     if let Some(tags) = flags.text("saved_model_tags") {
-        settings.each.tags = Some(tags.parse::<List<String>>().map_err(Error::invalid)?);
+        settings.each.tags = Some(tags.parse::<CommaSeparated<String>>().map_err(Error::invalid)?);
     }
     // Without the flag, batching stays on auto, which joins only what is known to keep its results.
     if flags.is_set("enable_batching") {
@@ -188,10 +190,10 @@ fn settings(flags: &Flags, notes: &mut Vec<String>) -> Result<Settings> {
     Ok(settings)
 }
 
-type Read = fn(&Path) -> Result<(Settings, Vec<String>)>;
+type ReadSettings = fn(&Path) -> Result<(Settings, Vec<String>)>;
 
 /// Files with settings of the runtime; the first has precedence.
-const FILES_OF_SETTINGS: [(&str, Read); 2] = [
+const FILES_OF_SETTINGS: [(&str, ReadSettings); 2] = [
     ("tensorflow_session_config_file", files::session),
     ("platform_config_file", files::platforms),
 ];
@@ -204,8 +206,8 @@ fn defaults() -> Settings {
     server.http_port = Some(Port::Off);
     // A UNIX socket is served in addition to the port; with port 0, only the socket.
     server.grpc_port = Some(Port::Number(8500));
-    server.max_body_bytes = Some(Bytes(MAX_MESSAGE_BYTES));
-    server.grpc_max_message_bytes = Some(Bytes(MAX_MESSAGE_BYTES));
+    server.max_body_bytes = Some(ByteSize(MAX_MESSAGE_BYTES));
+    server.grpc_max_message_bytes = Some(ByteSize(MAX_MESSAGE_BYTES));
     settings
 }
 
@@ -227,23 +229,23 @@ fn one_model(flags: &Flags, common: &ModelConfig) -> Result<Vec<SourceConfig>> {
     Ok(vec![source])
 }
 
-fn watched(flags: &Flags, from: &Settings) -> Option<Watched> {
+fn watched(flags: &Flags, from: &Settings) -> Option<WatchedModelList> {
     let path = flags.text("model_config_file")?.into();
     let seconds = flags.int("model_config_file_poll_wait_seconds")?;
     let every = Duration::from_secs(u64::try_from(seconds).ok().filter(|&seconds| seconds > 0)?);
     let batching = flags.text("batching_parameters_file");
     let batching = batching.map(|path| (path.into(), from.batching.parameters()));
-    Some(Watched { path, every, batching })
+    Some(WatchedModelList { path, every, batching })
 }
 
-fn poll_interval(flags: &Flags, notes: &mut Vec<String>) -> Option<Span> {
+fn poll_interval(flags: &Flags, notes: &mut Vec<String>) -> Option<HumanDuration> {
     let seconds = flags.int("file_system_poll_wait_seconds")?;
     let seconds = u64::try_from(seconds).unwrap_or_else(|_| {
         let name = "--file_system_poll_wait_seconds";
         notes.push(format!("{name} is negative: the model directories are scanned once"));
         0
     });
-    Some(Span(Duration::from_secs(seconds)))
+    Some(HumanDuration(Duration::from_secs(seconds)))
 }
 
 fn port(flags: &Flags, name: &str) -> Result<Option<Port>> {

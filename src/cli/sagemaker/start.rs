@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{
-    MODEL_DIR, MODELS_DIR, SAFE_PORTS, UNIVERSAL_CODE, Variables, code_folder,
+    MODEL_DIR, MODELS_DIR, SAFE_PORTS, SagemakerVariables, UNIVERSAL_CODE, code_folder,
 };
-use crate::config::units::Bytes;
+use crate::config::units::ByteSize;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
 use crate::stores;
 use tensorserve_archive as archive;
@@ -36,7 +36,7 @@ pub(super) struct Start {
 /// Wrong settings; no models in the directory.
 pub(super) fn start(
     settings: Settings,
-    variables: Variables,
+    variables: SagemakerVariables,
     model_dir: Option<PathBuf>,
     environment: &Environment,
 ) -> Result<Start> {
@@ -68,7 +68,7 @@ pub(super) fn start(
 impl Start {
     /// The ports of TensorFlow Serving, which handlers call. In a container they are free; on other
     /// machines several servers may run.
-    fn ports(&mut self, variables: &Variables, has_grpc_port: bool) {
+    fn ports(&mut self, variables: &SagemakerVariables, has_grpc_port: bool) {
         let Config { http, grpc, .. } = &mut self.config;
         if http.port != Some(variables.rest_port) {
             http.more_ports.push((variables.rest_port, SAFE_PORTS));
@@ -142,7 +142,7 @@ impl Start {
     fn multi_model(
         &mut self,
         server: &ServerSettings,
-        variables: &Variables,
+        variables: &SagemakerVariables,
         given: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<()> {
@@ -169,7 +169,7 @@ impl Start {
             common: common.clone(),
             load_timeout: variables.load_timeout,
             ports,
-            memory_limit: server.multi_model_memory_limit.map(|Bytes(limit)| limit as u64),
+            memory_limit: server.multi_model_memory_limit.map(|ByteSize(limit)| limit as u64),
             evict: server.multi_model_evict(),
             load_on_use: server.multi_model_load_on_use(),
         });

@@ -9,7 +9,7 @@ use super::flags::{Flags, Switch};
 use crate::config::environment::Environment;
 use crate::config::simple::models::{self, ListedModel, ModelList};
 use crate::config::simple::session;
-use crate::config::units::{List, Port, Span};
+use crate::config::units::{CommaSeparated, HumanDuration, Port};
 use crate::config::{Config, Cors, Settings, VersionPolicy};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -79,11 +79,12 @@ fn one_model(flags: &Flags, notes: &mut Vec<String>) -> Result<ModelList> {
         session(&flags.session_config).map_err(|e| e.context("--session_config"))?;
     list.settings = settings;
     list.notes = of_session;
-    let paths: List<PathBuf> = flags.custom_op_paths.parse().map_err(Error::invalid)?;
+    let paths: CommaSeparated<PathBuf> = flags.custom_op_paths.parse().map_err(Error::invalid)?;
     let (there, missing): (Vec<_>, Vec<_>) = paths.0.into_iter().partition(|path| path.exists());
     let missing = missing.iter().map(|path| path.display());
     notes.extend(missing.map(|path| format!("--custom_op_paths: {path} does not exist")));
-    list.settings.server.custom_op_paths = Some(List(there)).filter(|List(p)| !p.is_empty());
+    list.settings.server.custom_op_paths =
+        Some(CommaSeparated(there)).filter(|CommaSeparated(p)| !p.is_empty());
     Ok(list)
 }
 
@@ -109,7 +110,7 @@ fn settings(flags: &Flags) -> Result<Settings> {
         }
     };
     if !reload {
-        server.poll_interval = Some(Span(std::time::Duration::ZERO));
+        server.poll_interval = Some(HumanDuration(std::time::Duration::ZERO));
     }
     Ok(settings)
 }

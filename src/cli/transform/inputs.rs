@@ -22,7 +22,7 @@ const MAX_LIST: u64 = 1 << 30;
 pub(super) const MOST_NAMED: usize = 10;
 
 /// The objects of a job, and the place that their keys are in.
-pub(super) struct Inputs {
+pub(super) struct JobInputs {
     pub(super) place: Place,
     pub(super) objects: Vec<ObjectInfo>,
     /// Files whose names cannot be keys: they fail.
@@ -31,7 +31,7 @@ pub(super) struct Inputs {
     pub(super) named: String,
 }
 
-impl Inputs {
+impl JobInputs {
     /// Finds the objects that the options name. `is_prefix`: every key that begins with the location, as
     /// SageMaker's S3Prefix.
     ///
@@ -48,20 +48,20 @@ impl Inputs {
             let text =
                 text.ok_or_else(|| Error::not_found(format!("{manifest}: no such object")))?;
             let uris = manifest::parse(&text).map_err(|e| e.context(manifest))?;
-            return Inputs::listed(&uris, manifest, options);
+            return JobInputs::listed(&uris, manifest, options);
         }
         if let Some(file) = &arguments.files_from {
             let uris = lines_of(file)?;
-            return Inputs::listed(&uris, &format!("the list {file}"), options);
+            return JobInputs::listed(&uris, &format!("the list {file}"), options);
         }
         match arguments.input.as_slice() {
             [] => Err(Error::invalid("no input: name it with --input, --files-from or --manifest")),
             [one] => {
                 let found = if is_prefix { find_prefix(one, options) } else { find(one, options) }?;
                 let (place, objects, unusable) = (found.place, found.objects, found.unusable);
-                Ok(Inputs { place, objects, unusable, named: one.clone() })
+                Ok(JobInputs { place, objects, unusable, named: one.clone() })
             }
-            several => Inputs::several(several, options),
+            several => JobInputs::several(several, options),
         }
     }
 
@@ -78,7 +78,7 @@ impl Inputs {
             tag: object.tag.clone(),
         });
         let (objects, unusable) = (objects.into_iter().collect(), Vec::new());
-        Ok(Inputs { place, objects, unusable, named: job.input.clone() })
+        Ok(JobInputs { place, objects, unusable, named: job.input.clone() })
     }
 
     /// The objects of several locations, in one place.
@@ -90,8 +90,8 @@ impl Inputs {
             let base = found.place.display();
             uris.extend(found.objects.iter().map(|object| format!("{base}/{}", object.key)));
         }
-        let inputs = Inputs::listed(&uris, &locations.join(", "), options)?;
-        Ok(Inputs { unusable, ..inputs })
+        let inputs = JobInputs::listed(&uris, &locations.join(", "), options)?;
+        Ok(JobInputs { unusable, ..inputs })
     }
 
     /// The objects at `uris`. Their keys are relative to the directory that they have in common.
@@ -111,7 +111,7 @@ impl Inputs {
         // An object that is named twice has one output.
         objects.sort_by(|a, b| a.key.cmp(&b.key));
         objects.dedup_by(|a, b| a.key == b.key);
-        Ok(Inputs { place, objects, unusable: Vec::new(), named: named.to_owned() })
+        Ok(JobInputs { place, objects, unusable: Vec::new(), named: named.to_owned() })
     }
 
     /// Leaves out what the job itself has written or will write, and refuses an output in the input.

@@ -29,7 +29,7 @@ mod prepare;
 mod show;
 
 pub(in crate::cli) use self::arguments::{Arguments, HELP};
-use self::prepare::{Prepared, prepare};
+use self::prepare::{PreparedCommand, prepare};
 
 /// The exit statuses besides 0.
 const SOME_FAILED: u8 = 1;
@@ -69,8 +69,8 @@ fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(Arc::clone(&stop))?;
     match prepare(arguments, environment, platforms, &stop)? {
-        Prepared::Finished => Ok(0),
-        Prepared::Job(job) => {
+        PreparedCommand::Finished => Ok(0),
+        PreparedCommand::Job(job) => {
             let outcome = job.run()?;
             if outcome.is_interrupted {
                 return Ok(INTERRUPTED);

@@ -33,7 +33,7 @@ const HASHED: u64 = 16 << 20;
 const HASHED_PART: u64 = 1 << 20;
 
 /// A loaded model.
-pub(super) struct ServedModel {
+pub(super) struct TransformModel {
     /// Stops with it: handlers may call its ports.
     server: Option<Server>,
     rows: Invoker,
@@ -61,13 +61,13 @@ pub(super) struct ModelOptions<'o> {
 }
 
 /// The local files of a model.
-pub(super) struct ModelFiles {
+pub(super) struct LocalModelFiles {
     pub(super) root: PathBuf,
     /// A hash of all of them.
     pub(super) fingerprint: String,
 }
 
-impl ModelFiles {
+impl LocalModelFiles {
     /// Downloads and unpacks a model where necessary.
     ///
     /// # Errors
@@ -85,17 +85,17 @@ impl ModelFiles {
             false => root,
         };
         let fingerprint = fingerprint(&root)?;
-        Ok(ModelFiles { root, fingerprint })
+        Ok(LocalModelFiles { root, fingerprint })
     }
 }
 
-impl ServedModel {
+impl TransformModel {
     /// Loads the model.
     ///
     /// # Errors
     /// If it cannot be loaded, or there are several.
     pub(super) fn load(
-        files: &ModelFiles,
+        files: &LocalModelFiles,
         options: &ModelOptions,
         mut settings: Settings,
         environment: &Environment,
@@ -142,7 +142,7 @@ impl ServedModel {
             .build()
             .map_err(|e| Error::internal("a runtime could not be started").with_source(e))?;
         let (has_handlers, csv) = (rows.has_handlers(), rows.csv_lines());
-        Ok(ServedModel {
+        Ok(TransformModel {
             server: Some(server),
             rows,
             exact,
@@ -210,7 +210,7 @@ impl ServedModel {
     }
 }
 
-impl Model for ServedModel {
+impl Model for TransformModel {
     fn rows(&self, payload: Payload, format: RecordFormat) -> Result<OutputText> {
         if let Payload::Images(files) = payload {
             let rows = self.runtime.block_on(self.rows.rows_of_images(files, format))?;
@@ -243,7 +243,7 @@ impl Model for ServedModel {
     }
 }
 
-impl Drop for ServedModel {
+impl Drop for TransformModel {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();

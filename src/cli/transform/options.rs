@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::arguments::{Arguments, Assemble, Join, Strategy};
-use super::inputs::{Inputs, split_of_type, types_of_name};
+use super::inputs::{JobInputs, split_of_type, types_of_name};
 use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_protocol::media_type;
 use tensorserve_protocols::sagemaker::payload_format;
@@ -146,7 +146,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn new(arguments: &Arguments, inputs: &Inputs) -> Result<Self> {
+    pub(super) fn new(arguments: &Arguments, inputs: &JobInputs) -> Result<Self> {
         let (content_type, input) = types(arguments, inputs)?;
         let records = match input {
             InputFormat::Parquet => RecordType::JsonLines,
@@ -281,7 +281,7 @@ fn header(arguments: &Arguments, records: RecordType) -> Result<CsvHeader> {
 }
 
 /// The media type of the records, and how objects are divided into them.
-fn types(arguments: &Arguments, inputs: &Inputs) -> Result<(String, InputFormat)> {
+fn types(arguments: &Arguments, inputs: &JobInputs) -> Result<(String, InputFormat)> {
     let first = inputs.objects.first().map_or("", |object| object.key.as_str());
     let named = types_of_name(first);
     let content_type = match (&arguments.content_type, named) {

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::inputs::{Inputs, MOST_NAMED, named, one_line};
-use super::model::{ModelFiles, ModelOptions, ServedModel};
+use super::inputs::{JobInputs, MOST_NAMED, named, one_line};
+use super::model::{LocalModelFiles, ModelOptions, TransformModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
 use super::{metrics, print_json, print_line};
@@ -38,7 +38,7 @@ const TRIED: usize = 16;
 const REPORT: &str = "_transform/report.html";
 
 /// What a command has become.
-pub(super) enum Prepared {
+pub(super) enum PreparedCommand {
     /// The command is answered.
     Finished,
     /// A job is to be run.
@@ -49,7 +49,7 @@ pub(super) enum Prepared {
 pub(super) struct PreparedJob {
     run: Run,
     feed: EntryFeed,
-    model: Arc<ServedModel>,
+    model: Arc<TransformModel>,
     arguments: Arguments,
     output: Place,
     progress: Arc<Progress>,
@@ -63,16 +63,16 @@ pub(super) struct PreparedJob {
 /// Everything that is known before the plan.
 struct Setting {
     arguments: Arguments,
-    inputs: Inputs,
+    inputs: JobInputs,
     output: Place,
     state: State,
     options: JobOptions,
-    files: ModelFiles,
+    files: LocalModelFiles,
     settings: Settings,
     environment: Environment,
     platforms: Platforms,
     places: PlaceOptions,
-    model: Option<ServedModel>,
+    model: Option<TransformModel>,
     /// For `--entries-from-stdin`, the job and the plan of the process that has made it. Others read them
     /// when they have the lease.
     planned: Option<(FrozenJob, Plan)>,
@@ -89,10 +89,10 @@ pub(super) fn prepare(
     environment: &Environment,
     platforms: Platforms,
     stop: &Arc<AtomicBool>,
-) -> Result<Prepared> {
+) -> Result<PreparedCommand> {
     let mut setting = Setting::new(arguments, environment, platforms)?;
     if setting.arguments.dry_run {
-        return setting.dry_run().map(|()| Prepared::Finished);
+        return setting.dry_run().map(|()| PreparedCommand::Finished);
     }
     let shard = options::shard(setting.arguments.shard.as_deref(), |name| {
         environment.get(name).map(str::to_owned)
@@ -129,12 +129,12 @@ pub(super) fn prepare(
             note(&format!("note: {shown} is not in the plan: {why}"));
         }
         print_plan(&plan, &done, &pending);
-        return Ok(Prepared::Finished);
+        return Ok(PreparedCommand::Finished);
     }
     if !is_worker {
         let _ = setting.output.clean_drafts();
     }
-    setting.job(plan, pending, lease, stop).map(|job| Prepared::Job(Box::new(job)))
+    setting.job(plan, pending, lease, stop).map(|job| PreparedCommand::Job(Box::new(job)))
 }
 
 impl Setting {
@@ -169,12 +169,12 @@ impl Setting {
             false => None,
         };
         let mut inputs = match &planned {
-            Some((job, plan)) => Inputs::planned(job, plan, &places)?,
-            None => Inputs::find(&arguments, is_prefix, &places)?,
+            Some((job, plan)) => JobInputs::planned(job, plan, &places)?,
+            None => JobInputs::find(&arguments, is_prefix, &places)?,
         };
         inputs.without_outputs(&output, &arguments, state.has_begun()?)?;
         let mut options = JobOptions::new(&arguments, &inputs)?;
-        let files = ModelFiles::find(&arguments.model, &config)?;
+        let files = LocalModelFiles::find(&arguments.model, &config)?;
         options.job.frozen.model.clone_from(&files.fingerprint);
         notes.append(&mut options.notes);
         notes.iter().for_each(|text| note(&format!("note: {text}")));
@@ -197,7 +197,7 @@ impl Setting {
     }
 
     /// The model, which is loaded when it is first needed.
-    fn model(&mut self) -> Result<ServedModel> {
+    fn model(&mut self) -> Result<TransformModel> {
         if let Some(model) = self.model.take() {
             return Ok(model);
         }
@@ -211,7 +211,7 @@ impl Setting {
             as_container: self.options.job.frozen.sdk_exact.is_some(),
         };
         let model =
-            ServedModel::load(&self.files, &options, self.settings.clone(), &self.environment)?;
+            TransformModel::load(&self.files, &options, self.settings.clone(), &self.environment)?;
         model.check_header(self.options.job.header)?;
         let (content_type, accept) =
             (self.options.content_type.clone(), self.options.accept.clone());
@@ -560,14 +560,14 @@ fn print_plan(plan: &Plan, done: &BTreeSet<usize>, pending: &[usize]) {
 /// The memory that records take at most: each batch that is under way is there as records, as tensors and
 /// as an output.
 fn memory(job: &Job) -> u64 {
-    let lanes = u64::try_from(job.concurrency + 1).unwrap_or(u64::MAX);
+    let threads = u64::try_from(job.concurrency + 1).unwrap_or(u64::MAX);
     let batch = u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
-    lanes.saturating_mul(lanes).saturating_mul(batch).saturating_mul(3)
+    threads.saturating_mul(threads).saturating_mul(batch).saturating_mul(3)
 }
 
 /// The numbers on stdin, one on a line.
 fn numbers_of_stdin() -> Result<crossbeam::channel::Receiver<usize>> {
-    // Without a buffer: a number is taken when a lane is free, and not before.
+    // Without a buffer: a number is taken when an entry thread is free, and not before.
     let (sender, numbers) = crossbeam::channel::bounded(0);
     let read = move || {
         for line in std::io::stdin().lines().map_while(std::result::Result::ok) {

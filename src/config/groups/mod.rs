@@ -93,7 +93,7 @@ macro_rules! settings {
             pub(in crate::config) fn set(
                 &mut self,
                 name: &str,
-                value: &Written,
+                value: &WrittenValue,
             ) -> Option<Result<(), String>> {
                 match name {
                     $( stringify!($field) => {
@@ -157,7 +157,7 @@ mod models;
 mod rules;
 mod server;
 
-pub use self::models::{BatchSettings, EachModelSettings, Isolation, Rows, Runner};
+pub use self::models::{BatchSettings, EachModelSettings, Isolation, RowIndependence, Runner};
 pub use self::server::{LogFormat, ServerSettings, TraceProtocol};
 
 /// A default as `--help` and the documentation show it.

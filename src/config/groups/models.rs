@@ -7,9 +7,9 @@ use clap::Arg;
 
 use super::rules::{at_least_one, is_neither, is_not, operations, share, some_time};
 use super::{AsWritten, option, shown};
-use crate::config::units::{Bytes, List, Span};
+use crate::config::units::{ByteSize, CommaSeparated, HumanDuration};
 use crate::config::value::SettingValue;
-use crate::config::written::Written;
+use crate::config::written::WrittenValue;
 use crate::config::{
     BatchConfig, BatchMode, BatchParameters, Images, PLATFORMS, VersionTransition,
 };
@@ -34,7 +34,7 @@ pub enum Runner {
 
 /// Whether a row of a batch gets the results that it gets alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowIndependence {
     /// As the graph of the model shows.
     Auto,
     /// Yes: the operator says so.
@@ -64,19 +64,19 @@ settings! {
         version_transition: String,
         /// Tags of the SavedModel graph to load, separated by commas
         #[arg(value_name = "LIST")]
-        #[default(List(vec!["serve".to_owned()]))]
-        tags: List<String>,
+        #[default(CommaSeparated(vec!["serve".to_owned()]))]
+        tags: CommaSeparated<String>,
         /// Operations for which a TensorFlow or PyTorch model is refused: names, or external for
         /// all that access files, the network or Python
         #[arg(value_name = "LIST")]
         #[unset("none; external ones are reported")]
         #[check(operations)]
-        deny_ops: List<String>,
+        deny_ops: CommaSeparated<String>,
         /// Operations that deny_ops does not refuse and that are not reported: names, or external
         #[arg(value_name = "LIST")]
         #[unset("none")]
         #[check(operations)]
-        allow_ops: List<String>,
+        allow_ops: CommaSeparated<String>,
         /// Where the models run: none for the server's own process, process for a child process per
         /// version, which is started again if it crashes
         #[arg(value_name = "KIND")]
@@ -98,17 +98,17 @@ settings! {
         runner_workers: usize,
         /// Time limit of a run, after which its worker process is replaced
         #[arg(value_name = "DURATION", help_heading = "Models in Python")]
-        #[default(Span::seconds(60))]
+        #[default(HumanDuration::seconds(60))]
         #[check(some_time)]
-        runner_timeout: Span,
+        runner_timeout: HumanDuration,
         /// Memory of a worker process above which it is replaced
         #[arg(value_name = "SIZE", help_heading = "Models in Python")]
         #[unset("no limit")]
-        runner_memory_limit: Bytes,
+        runner_memory_limit: ByteSize,
         /// Types that .skops files may have, besides those that skops trusts, separated by commas
         #[arg(value_name = "LIST", help_heading = "Models in Python")]
         #[unset("none")]
-        runner_trusted_types: List<String>,
+        runner_trusted_types: CommaSeparated<String>,
         /// How uploaded images are passed to the model: raw bytes, URL-safe base64, or auto to
         /// choose by the graph
         #[arg(value_name = "KIND")]
@@ -154,8 +154,8 @@ settings! {
         request_log_sampling_rate: f64,
         /// Size at which the request log continues in a new file
         #[arg(value_name = "SIZE")]
-        #[default(Bytes(64 << 20))]
-        request_log_file_bytes: Bytes,
+        #[default(ByteSize(64 << 20))]
+        request_log_file_bytes: ByteSize,
     }
 }
 
@@ -178,7 +178,7 @@ settings! {
         /// Whether a row of a batch gets the results that it gets alone: auto, as the model's graph
         /// shows, or independent, for models without a readable graph
         #[arg(value_name = "ROWS")]
-        #[one_of(is_not, Rows: "auto" => Rows::Auto, "independent" => Rows::Independent)]
+        #[one_of(is_not, RowIndependence: "auto" => RowIndependence::Auto, "independent" => RowIndependence::Independent)]
         rows: String,
         /// Maximum number of rows in a batch
         #[arg(value_name = "ROWS")]
@@ -195,7 +195,7 @@ settings! {
         /// Batch sizes to pad to, ascending, separated by commas
         #[arg(value_name = "LIST")]
         #[unset("any")]
-        allowed_batch_sizes: List<usize>,
+        allowed_batch_sizes: CommaSeparated<usize>,
         /// Pad inputs of different shapes so that they can be batched
         #[arg(value_name = "BOOL")]
         #[default(BatchConfig::default().pad_variable_length_inputs)]
@@ -216,11 +216,17 @@ impl BatchSettings {
     pub(crate) fn parameters(&self) -> BatchParameters {
         BatchParameters {
             mode: self.batching.is_some().then(|| self.batching()),
-            independent_rows: self.rows.is_some().then(|| self.rows() == Rows::Independent),
+            independent_rows: self
+                .rows
+                .is_some()
+                .then(|| self.rows() == RowIndependence::Independent),
             max_batch_size: self.max_batch_size,
             batch_timeout: self.batch_timeout_micros.map(Duration::from_micros),
             max_enqueued_batches: self.max_enqueued_batches,
-            allowed_batch_sizes: self.allowed_batch_sizes.clone().map(|List(sizes)| sizes),
+            allowed_batch_sizes: self
+                .allowed_batch_sizes
+                .clone()
+                .map(|CommaSeparated(sizes)| sizes),
             pad_variable_length_inputs: self.pad_variable_length_inputs,
             enable_large_batch_splitting: self.enable_large_batch_splitting,
             max_execution_batch_size: self.max_execution_batch_size,
@@ -247,7 +253,7 @@ impl From<BatchParameters> for BatchSettings {
             max_batch_size: parameters.max_batch_size,
             batch_timeout_micros: parameters.batch_timeout.map(micros),
             max_enqueued_batches: parameters.max_enqueued_batches,
-            allowed_batch_sizes: parameters.allowed_batch_sizes.map(List),
+            allowed_batch_sizes: parameters.allowed_batch_sizes.map(CommaSeparated),
             pad_variable_length_inputs: parameters.pad_variable_length_inputs,
             enable_large_batch_splitting: parameters.enable_large_batch_splitting,
             max_execution_batch_size: parameters.max_execution_batch_size,

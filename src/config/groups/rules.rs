@@ -5,7 +5,7 @@ use std::path::Path;
 use tensorserve_core::config::{OpPolicy, is_model_name};
 
 use crate::config::MetricsAlias;
-use crate::config::units::{Bytes, List, Span};
+use crate::config::units::{ByteSize, CommaSeparated, HumanDuration};
 
 /// The smallest response cache: an entry takes at most a sixteenth of it.
 const LEAST_CACHE: usize = 1 << 20;
@@ -27,11 +27,11 @@ pub(super) fn at_least_one(number: &usize) -> Option<String> {
     (*number == 0).then(|| "must be at least 1".to_owned())
 }
 
-pub(super) fn some_bytes(Bytes(size): &Bytes) -> Option<String> {
+pub(super) fn some_bytes(ByteSize(size): &ByteSize) -> Option<String> {
     at_least_one(size)
 }
 
-pub(super) fn some_time(Span(time): &Span) -> Option<String> {
+pub(super) fn some_time(HumanDuration(time): &HumanDuration) -> Option<String> {
     time.is_zero().then(|| "must be more than 0".to_owned())
 }
 
@@ -39,7 +39,7 @@ pub(super) fn share(share: &f64) -> Option<String> {
     (!(0.0..=1.0).contains(share)).then(|| format!("{share} is not from 0 to 1"))
 }
 
-pub(super) fn cache_size(Bytes(size): &Bytes) -> Option<String> {
+pub(super) fn cache_size(ByteSize(size): &ByteSize) -> Option<String> {
     let is_enough = *size == 0 || *size >= LEAST_CACHE;
     (!is_enough).then(|| "must be at least 1MiB, or 0 for no cache".to_owned())
 }
@@ -67,13 +67,13 @@ pub(super) fn model_name(name: &str) -> Option<String> {
 }
 
 /// The names of operations, as [`OpPolicy`] has them.
-pub(super) fn operations(List(entries): &List<String>) -> Vec<String> {
+pub(super) fn operations(CommaSeparated(entries): &CommaSeparated<String>) -> Vec<String> {
     let wrong = entries.iter().filter(|entry| !OpPolicy::is_entry(entry));
     let rule = "is neither the name of an operation, such as ReadFile, nor external";
     wrong.map(|entry| format!("{entry:?} {rule}")).collect()
 }
 
-pub(super) fn metrics_aliases(List(names): &List<String>) -> Vec<String> {
+pub(super) fn metrics_aliases(CommaSeparated(names): &CommaSeparated<String>) -> Vec<String> {
     let wrong = names.iter().filter(|name| MetricsAlias::named(name).is_none());
     wrong.map(|name| format!("{name:?} is not triton or tfs")).collect()
 }

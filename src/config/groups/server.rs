@@ -10,9 +10,9 @@ use super::rules::{
 };
 use super::{AsWritten, option, shown};
 use crate::config::SagemakerCompatibility;
-use crate::config::units::{Amount, Bytes, List, Port, Span};
+use crate::config::units::{Amount, ByteSize, CommaSeparated, HumanDuration, Port};
 use crate::config::value::SettingValue;
-use crate::config::written::Written;
+use crate::config::written::WrittenValue;
 
 /// The form of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +55,9 @@ settings! {
         grpc_socket_path: PathBuf,
         /// Maximum size of a gRPC message
         #[arg(value_name = "SIZE")]
-        #[default(Bytes(64 << 20))]
+        #[default(ByteSize(64 << 20))]
         #[check(some_bytes)]
-        grpc_max_message_bytes: Bytes,
+        grpc_max_message_bytes: ByteSize,
         /// Number of threads that serve HTTP connections
         #[arg(value_name = "N")]
         #[unset("one per core")]
@@ -65,9 +65,9 @@ settings! {
         http_threads: usize,
         /// Maximum size of a request body, before and after decompression
         #[arg(value_name = "SIZE")]
-        #[default(Bytes(64 << 20))]
+        #[default(ByteSize(64 << 20))]
         #[check(some_bytes)]
-        max_body_bytes: Bytes,
+        max_body_bytes: ByteSize,
         /// Memory limit for all requests in flight (bodies, tensors and responses), as a size or a
         /// percentage of the machine's memory
         #[arg(value_name = "SIZE")]
@@ -75,9 +75,9 @@ settings! {
         max_request_memory: Amount,
         /// Memory for responses that are kept, of the models with response_cache; 0 for none
         #[arg(value_name = "SIZE", help_heading = "Traffic")]
-        #[default(Bytes(0))]
+        #[default(ByteSize(0))]
         #[check(cache_size)]
-        response_cache_bytes: Bytes,
+        response_cache_bytes: ByteSize,
         /// Maximum number of copies of requests that wait to be run, or are run, on shadow
         /// versions; others are dropped
         #[arg(value_name = "N", help_heading = "Traffic")]
@@ -86,29 +86,29 @@ settings! {
         max_shadow_requests: usize,
         /// Time limit for answering a request
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(30))]
+        #[default(HumanDuration::seconds(30))]
         #[check(some_time)]
-        request_timeout: Span,
+        request_timeout: HumanDuration,
         /// Time limit for receiving the body of a request
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(60))]
+        #[default(HumanDuration::seconds(60))]
         #[check(some_time)]
-        body_timeout: Span,
+        body_timeout: HumanDuration,
         /// Time after which a client that does not read its response is disconnected
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(60))]
+        #[default(HumanDuration::seconds(60))]
         #[check(some_time)]
-        write_timeout: Span,
+        write_timeout: HumanDuration,
         /// Time limit for receiving the request line and the headers
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(10))]
+        #[default(HumanDuration::seconds(10))]
         #[check(some_time)]
-        header_timeout: Span,
+        header_timeout: HumanDuration,
         /// Time after which an idle connection is closed
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(75))]
+        #[default(HumanDuration::seconds(75))]
         #[check(some_time)]
-        keep_alive: Span,
+        keep_alive: HumanDuration,
         /// Maximum number of open HTTP connections; further ones wait
         #[arg(value_name = "N")]
         #[default(25000)]
@@ -156,7 +156,7 @@ settings! {
         /// without auth_file may read the console, separated by commas
         #[arg(value_name = "LIST", help_heading = "Access")]
         #[unset("none")]
-        console_hosts: List<String>,
+        console_hosts: CommaSeparated<String>,
         /// Let unauthenticated clients on other machines change models through the console
         #[arg(value_name = "BOOL", help_heading = "Access")]
         #[default(false)]
@@ -170,7 +170,7 @@ settings! {
         #[arg(value_name = "LIST")]
         #[unset("none")]
         #[check(metrics_aliases)]
-        metrics_aliases: List<String>,
+        metrics_aliases: CommaSeparated<String>,
         /// Serve the console: the dashboard at / and its API
         #[arg(value_name = "BOOL")]
         #[default(true)]
@@ -193,12 +193,12 @@ settings! {
         /// Time between SIGTERM and the start of the shutdown, in which the server reports not
         /// ready and still serves
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(0))]
-        shutdown_delay: Span,
+        #[default(HumanDuration::seconds(0))]
+        shutdown_delay: HumanDuration,
         /// Time limit for requests in flight to finish during the shutdown
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(30))]
-        shutdown_timeout: Span,
+        #[default(HumanDuration::seconds(30))]
+        shutdown_timeout: HumanDuration,
         /// Also stop when standard input ends, as a pipe does with the process that started the
         /// server
         #[arg(value_name = "BOOL")]
@@ -206,8 +206,8 @@ settings! {
         stop_with_stdin: bool,
         /// Time between scans of the model directories; 0 scans once, at startup
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(1))]
-        poll_interval: Span,
+        #[default(HumanDuration::seconds(1))]
+        poll_interval: HumanDuration,
         /// Maximum number of concurrent loads and unloads
         #[arg(value_name = "N")]
         #[default(2)]
@@ -224,8 +224,8 @@ settings! {
         max_load_retries: u32,
         /// Delay before the first retry; it doubles with each retry, up to 1m
         #[arg(value_name = "DURATION")]
-        #[default(Span::seconds(5))]
-        load_retry_interval: Span,
+        #[default(HumanDuration::seconds(5))]
+        load_retry_interval: HumanDuration,
         /// Load and run each new version in a child process first, so that a version that crashes
         /// or hangs does not end the server
         #[arg(value_name = "BOOL", help_heading = "Load probe")]
@@ -235,12 +235,12 @@ settings! {
         #[arg(value_name = "SIZE", help_heading = "Load probe")]
         #[unset("the free memory")]
         #[check(some_bytes)]
-        load_probe_memory: Bytes,
+        load_probe_memory: ByteSize,
         /// Time limit for that process to load and run a version
         #[arg(value_name = "DURATION", help_heading = "Load probe")]
-        #[default(Span::seconds(600))]
+        #[default(HumanDuration::seconds(600))]
         #[check(some_time)]
-        load_probe_timeout: Span,
+        load_probe_timeout: HumanDuration,
         /// Directory that remembers which versions have passed
         #[arg(value_name = "PATH", help_heading = "Load probe")]
         #[unset("~/.cache/tensorserve/probes")]
@@ -255,9 +255,9 @@ settings! {
         model_cache_dir: PathBuf,
         /// Maximum size of that directory; versions that are not in use are removed
         #[arg(value_name = "SIZE", help_heading = "Stores")]
-        #[default(Bytes(64 << 30))]
+        #[default(ByteSize(64 << 30))]
         #[check(some_bytes)]
-        model_cache_bytes: Bytes,
+        model_cache_bytes: ByteSize,
         /// URL of an S3 server other than Amazon's, such as MinIO
         #[arg(value_name = "URL", help_heading = "Stores")]
         #[unset("AWS_ENDPOINT_URL")]
@@ -326,7 +326,7 @@ settings! {
         /// Memory limit of the process for loading models by request
         #[arg(value_name = "SIZE", help_heading = "SageMaker")]
         #[unset("the free memory")]
-        multi_model_memory_limit: Bytes,
+        multi_model_memory_limit: ByteSize,
         /// Unload the least recently used models when a load needs memory
         #[arg(value_name = "BOOL", help_heading = "SageMaker")]
         #[default(false)]
@@ -338,7 +338,7 @@ settings! {
         /// Directories that asynchronous invocations may read input from, separated by commas
         #[arg(value_name = "LIST", help_heading = "SageMaker")]
         #[unset("none")]
-        sagemaker_async_input: List<PathBuf>,
+        sagemaker_async_input: CommaSeparated<PathBuf>,
         /// Directory for the output of asynchronous invocations, an absolute path
         #[arg(value_name = "PATH", help_heading = "SageMaker")]
         #[unset("no asynchronous invocations")]
@@ -352,7 +352,7 @@ settings! {
         /// commas
         #[arg(value_name = "LIST", help_heading = "TensorFlow")]
         #[unset("none")]
-        custom_op_paths: List<PathBuf>,
+        custom_op_paths: CommaSeparated<PathBuf>,
         /// Threads within one operation
         #[arg(value_name = "N", help_heading = "TensorFlow")]
         #[unset("1 for models with short runs, else one per core")]
@@ -416,13 +416,13 @@ settings! {
         handler_threads: usize,
         /// Time limit of a handler call, after which its worker process is replaced
         #[arg(value_name = "DURATION", help_heading = "Handlers (inference.py)")]
-        #[default(Span::seconds(60))]
+        #[default(HumanDuration::seconds(60))]
         #[check(some_time)]
-        handler_timeout: Span,
+        handler_timeout: HumanDuration,
         /// Memory of a worker process above which it is replaced
         #[arg(value_name = "SIZE", help_heading = "Handlers (inference.py)")]
         #[unset("no limit")]
-        handler_memory_limit: Bytes,
+        handler_memory_limit: ByteSize,
         /// Directory for the Python environments that requirements.txt files need
         #[arg(value_name = "PATH", help_heading = "Handlers (inference.py)")]
         #[unset("~/.cache/tensorserve/python")]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use prost::Message;
 
-use crate::config::units::List;
+use crate::config::units::CommaSeparated;
 use crate::config::{Pem, Settings, TlsConfig};
 use tensorserve_proto::serving::{
     MonitoringConfig, PlatformConfigMap, SavedModelBundleSourceAdapterConfig, SessionBundleConfig,
@@ -122,7 +122,7 @@ fn take_bundle(
     let iterations = warm_up.num_request_iterations.and_then(|times| usize::try_from(times).ok());
     settings.each.warm_up_iterations = iterations.filter(|&times| times > 0);
     if !bundle.saved_model_tags.is_empty() {
-        settings.each.tags = Some(List(bundle.saved_model_tags.clone()));
+        settings.each.tags = Some(CommaSeparated(bundle.saved_model_tags.clone()));
     }
     let target = Some(bundle.session_target.clone()).filter(|target| !target.is_empty());
     settings.server.session_target = target;
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(settings.server.num_batch_threads, Some(1));
         assert_eq!(settings.batching.max_batch_size, Some(8));
         assert_eq!(settings.batching.max_enqueued_batches, Some(10));
-        assert_eq!(settings.each.tags, Some(List(vec!["gpu".to_owned()])));
+        assert_eq!(settings.each.tags, Some(CommaSeparated(vec!["gpu".to_owned()])));
         assert_eq!(notes.len(), 2, "{notes:?}");
     }
 }

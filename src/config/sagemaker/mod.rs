@@ -8,7 +8,7 @@ mod variables;
 
 pub use tensorserve_protocols::sagemaker::multi_model::{MODELS_DIR, code_folder};
 
-pub use self::variables::{SAFE_PORTS, Variables, read};
+pub use self::variables::{SAFE_PORTS, SagemakerVariables, read};
 
 use super::environment::Environment;
 

@@ -5,12 +5,12 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::config::environment::Environment;
-use crate::config::units::{Bytes, Port, Span};
+use crate::config::units::{ByteSize, HumanDuration, Port};
 use crate::config::{BatchSettings, Settings};
 
 /// The values of the variables, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Variables {
+pub struct SagemakerVariables {
     /// Their settings, with the container's defaults.
     pub settings: Settings,
     /// Models are loaded and unloaded by request.
@@ -88,7 +88,7 @@ pub(super) fn are_set(environment: &Environment) -> bool {
 /// Reads the variables. The mistakes in them, in the container's words where it has any, are among
 /// those of the settings.
 #[must_use]
-pub fn read(environment: &Environment) -> Variables {
+pub fn read(environment: &Environment) -> SagemakerVariables {
     let mut reader = Reader { environment, mistakes: Vec::new() };
     let mut variables = reader.variables();
     let mistakes = &mut variables.settings.reading.mistakes;
@@ -102,14 +102,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn variables(&mut self) -> Variables {
+    fn variables(&mut self) -> SagemakerVariables {
         let multi_model = self.switch("SAGEMAKER_MULTI_MODEL");
-        let mut variables = Variables {
+        let mut variables = SagemakerVariables {
             settings: self.settings(),
             multi_model,
             load_timeout: self.load_timeout(),
             notes: self.notes(),
-            ..Variables::default()
+            ..SagemakerVariables::default()
         };
         self.ports(&mut variables);
         self.gpu(&mut variables.settings);
@@ -155,17 +155,17 @@ impl Reader<'_> {
         server.host = Some("::".to_owned());
         let port = self.number("SAGEMAKER_BIND_TO_PORT", "a port (0 to 65535)");
         server.http_port = Some(Port::Number(port.unwrap_or(8080)));
-        server.max_body_bytes = Some(Bytes(MAX_BODY_BYTES));
-        server.grpc_max_message_bytes = Some(Bytes(MAX_BODY_BYTES));
+        server.max_body_bytes = Some(ByteSize(MAX_BODY_BYTES));
+        server.grpc_max_message_bytes = Some(ByteSize(MAX_BODY_BYTES));
         let gunicorn_timeout = self.seconds("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS");
         let request_timeout = self.request_timeout(gunicorn_timeout);
-        server.request_timeout = Some(Span(request_timeout));
+        server.request_timeout = Some(HumanDuration(request_timeout));
         // SageMaker sends SIGKILL 30 s after SIGTERM.
-        server.shutdown_timeout = Some(Span(Duration::from_secs(25)));
+        server.shutdown_timeout = Some(HumanDuration(Duration::from_secs(25)));
         // As the container runs TensorFlow Serving.
         server.max_load_retries = Some(0);
         // The unpacked models do not change.
-        server.poll_interval = Some(Span(Duration::ZERO));
+        server.poll_interval = Some(HumanDuration(Duration::ZERO));
         server.log_level = self.log_level();
         server.sagemaker_default_model =
             self.text("SAGEMAKER_TFS_DEFAULT_MODEL_NAME").map(str::to_owned);
@@ -179,7 +179,7 @@ impl Reader<'_> {
         let overlaps = self.overlaps_calls();
         server.handler_threads = self.handler_threads(overlaps);
         // A worker of gunicorn whose calls wait is not silent, and so only nginx's timeout applies.
-        server.handler_timeout = Some(Span(if overlaps {
+        server.handler_timeout = Some(HumanDuration(if overlaps {
             request_timeout
         } else {
             gunicorn_timeout.unwrap_or(Duration::from_secs(30)).max(Duration::from_secs(1))
@@ -243,7 +243,7 @@ impl Reader<'_> {
         given.unwrap_or(Duration::from_secs(55))
     }
 
-    fn ports(&mut self, variables: &mut Variables) {
+    fn ports(&mut self, variables: &mut SagemakerVariables) {
         (variables.grpc_port, variables.rest_port) = (9000, 8501);
         variables.settings.server.grpc_port = Some(Port::Number(9000));
         let instances = self.instances();
@@ -280,7 +280,7 @@ impl Reader<'_> {
         }
     }
 
-    fn batching(&mut self, variables: &mut Variables) {
+    fn batching(&mut self, variables: &mut SagemakerVariables) {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         let is_transform = self.environment.get("SAGEMAKER_BATCH").is_some();
         let enqueued = if is_transform { 100_000_000 } else { cores };
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use tensorserve_tensor::error::Result;
 
-    fn of(pairs: &[(&str, &str)]) -> Result<Variables> {
+    fn of(pairs: &[(&str, &str)]) -> Result<SagemakerVariables> {
         let variables = read(&Environment::of(pairs));
         variables.settings.reading.mistakes.clone().result(variables)
     }
@@ -346,7 +346,7 @@ mod tests {
         let server = &variables.settings.server;
         assert_eq!(server.http_port, Some(Port::Number(8080)));
         assert_eq!(server.host.as_deref(), Some("::"));
-        assert_eq!(server.request_timeout, Some(Span(Duration::from_secs(60))));
+        assert_eq!(server.request_timeout, Some(HumanDuration(Duration::from_secs(60))));
         assert_eq!((variables.grpc_port, variables.rest_port), (9000, 8501));
         assert!(!variables.multi_model && variables.batching.is_none());
         assert_eq!(variables.settings.batching, BatchSettings::default());
@@ -376,8 +376,8 @@ mod tests {
         assert_eq!((variables.grpc_port, variables.rest_port), (9100, 9101));
         assert_eq!(server.sagemaker_default_model.as_deref(), Some("m"));
         assert_eq!(server.log_level.as_deref(), Some("error"));
-        assert_eq!(server.request_timeout, Some(Span(Duration::from_secs(90))));
-        assert_eq!(server.handler_timeout, Some(Span(Duration::from_secs(90))));
+        assert_eq!(server.request_timeout, Some(HumanDuration(Duration::from_secs(90))));
+        assert_eq!(server.handler_timeout, Some(HumanDuration(Duration::from_secs(90))));
         assert_eq!(server.handler_workers, Some(3));
         assert_eq!(server.handler_threads, Some(20));
         assert_eq!((server.intra_op_threads, server.inter_op_threads), (Some(2), None));
@@ -395,7 +395,7 @@ mod tests {
                 ("SAGEMAKER_GUNICORN_TIMEOUT_SECONDS", "20"),
             ]);
             let server = variables.expect("valid").settings.server;
-            let timeout = server.handler_timeout.map(|Span(time)| time.as_secs());
+            let timeout = server.handler_timeout.map(|HumanDuration(time)| time.as_secs());
             (server.handler_threads, timeout)
         };
         // nginx's timeout is 60 s.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::session_of;
-use crate::config::units::List;
+use crate::config::units::CommaSeparated;
 use crate::config::{self, ModelConfig, Settings, SourceConfig, VersionPolicy};
 use tensorserve_core::config::{is_model_name, is_store_url, model_path};
 use tensorserve_tensor::error::{Error, Result};
@@ -138,7 +138,8 @@ fn list(models: Vec<ListedModel>) -> Result<ModelList> {
         for key in model.rest.keys() {
             list.notes.push(format!("model {name}: {key} has no effect"));
         }
-        let paths: List<PathBuf> = model.custom_op_paths.parse().map_err(Error::invalid)?;
+        let paths: CommaSeparated<PathBuf> =
+            model.custom_op_paths.parse().map_err(Error::invalid)?;
         custom_ops.extend(paths.0);
         let (session, notes) = session_of(&model.session_config)
             .map_err(|e| e.context(format!("model {name}: session_config")))?;
@@ -153,7 +154,7 @@ fn list(models: Vec<ListedModel>) -> Result<ModelList> {
         list.settings.server = ours.or(theirs);
     }
     if !custom_ops.is_empty() {
-        list.settings.server.custom_op_paths = Some(List(custom_ops));
+        list.settings.server.custom_op_paths = Some(CommaSeparated(custom_ops));
     }
     Ok(list)
 }
