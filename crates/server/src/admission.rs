@@ -47,7 +47,7 @@ pub(super) trait ArrivedRequest {
     fn ask(&mut self, gate: &Gate, trace: Option<&Arc<RequestTrace>>) -> Result<Asked<'_>>;
 
     /// The response to a request that is not admitted.
-    fn refuse(&mut self, refusal: Refusal) -> Self::Answer;
+    fn refuse(&mut self, refusal: AdmissionRefusal) -> Self::Answer;
 
     /// Reads the body, and lets the handler answer.
     async fn handle(&mut self, admitted: Admitted<'_>) -> Self::Answer;
@@ -65,7 +65,7 @@ pub(super) struct Asked<'r> {
 }
 
 /// Why a request is not admitted.
-pub(super) enum Refusal {
+pub(super) enum AdmissionRefusal {
     /// The request must not be answered, whoever sent it.
     Request(Error),
     /// Its client is not known, or lacks the permission.
@@ -164,7 +164,7 @@ impl Admission {
     ) -> R::Answer {
         let asked = match request.ask(&self.gate, trace) {
             Ok(asked) => asked,
-            Err(error) => return request.refuse(Refusal::Request(error)),
+            Err(error) => return request.refuse(AdmissionRefusal::Request(error)),
         };
         let Asked { permission, authorization, address, priority } = asked;
         let client = match self.gate.ask(permission, authorization, address) {
@@ -175,7 +175,7 @@ impl Admission {
             Ok(client) => client,
             Err(refusal) => {
                 self.gate.count(refusal);
-                return request.refuse(Refusal::Client(refusal));
+                return request.refuse(AdmissionRefusal::Client(refusal));
             }
         };
         let budget = self.memory.silent_request();
@@ -252,13 +252,13 @@ mod tests {
             Ok(Asked { permission, authorization, address: None, priority })
         }
 
-        fn refuse(&mut self, refusal: Refusal) -> &'static str {
+        fn refuse(&mut self, refusal: AdmissionRefusal) -> &'static str {
             assert!(budget::current().is_none());
             self.steps.push("refuse");
             match refusal {
-                Refusal::Request(_) => "bad",
-                Refusal::Client(AuthError::Missing) => "unknown",
-                Refusal::Client(_) => "forbidden",
+                AdmissionRefusal::Request(_) => "bad",
+                AdmissionRefusal::Client(AuthError::Missing) => "unknown",
+                AdmissionRefusal::Client(_) => "forbidden",
             }
         }
 

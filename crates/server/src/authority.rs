@@ -23,7 +23,7 @@ const PRIORITY_BYTES: usize = 5;
 /// Follows the header blocks of a connection.
 #[derive(Default)]
 pub(super) struct AuthorityFilter {
-    at: Place,
+    at: FieldPosition,
     /// Bytes of the frame before the padding; before the block itself, those are skipped.
     left: usize,
     skipped: usize,
@@ -34,7 +34,7 @@ pub(super) struct AuthorityFilter {
 
 /// The place of the next byte in a header block.
 #[derive(Default)]
-enum Place {
+enum FieldPosition {
     /// The first byte of a field.
     #[default]
     Field,
@@ -81,7 +81,7 @@ impl AuthorityFilter {
         self.left = part.frame.length;
         (self.is_padded, self.skipped) = (false, 0);
         if part.frame.kind == HEADERS {
-            self.at = Place::Field;
+            self.at = FieldPosition::Field;
             self.is_padded = part.frame.flags & PADDED != 0;
             self.skipped = if part.frame.flags & PRIORITY != 0 { PRIORITY_BYTES } else { 0 };
         }
@@ -91,34 +91,36 @@ impl AuthorityFilter {
     fn step(&mut self, byte: u8, seen: Option<&mut [u8]>) {
         let at = std::mem::take(&mut self.at);
         self.at = match at {
-            Place::Field => self.field(byte),
-            Place::Index { .. } if byte >= 0x80 => at,
-            Place::Index { is_literal: true } => Place::Length { is_name: false },
-            Place::Index { is_literal: false } => Place::Field,
-            Place::Length { is_name } => match (byte & 0x7f, byte >= 0x80) {
+            FieldPosition::Field => self.field(byte),
+            FieldPosition::Index { .. } if byte >= 0x80 => at,
+            FieldPosition::Index { is_literal: true } => FieldPosition::Length { is_name: false },
+            FieldPosition::Index { is_literal: false } => FieldPosition::Field,
+            FieldPosition::Length { is_name } => match (byte & 0x7f, byte >= 0x80) {
                 (0x7f, is_huffman) => {
-                    Place::LongLength { is_name, is_huffman, length: 0x7f, shift: 0 }
+                    FieldPosition::LongLength { is_name, is_huffman, length: 0x7f, shift: 0 }
                 }
                 (length, is_huffman) => self.string(is_name, is_huffman, length.into()),
             },
-            Place::LongLength { is_name, is_huffman, length, shift } => {
+            FieldPosition::LongLength { is_name, is_huffman, length, shift } => {
                 let more = usize::from(byte & 0x7f).checked_shl(shift).unwrap_or(usize::MAX);
                 let length = length.saturating_add(more);
                 match byte {
                     0x80.. => {
                         let shift = shift.saturating_add(7);
-                        Place::LongLength { is_name, is_huffman, length, shift }
+                        FieldPosition::LongLength { is_name, is_huffman, length, shift }
                     }
                     _ => self.string(is_name, is_huffman, length),
                 }
             }
-            Place::Name { left, matched } => self.name(byte, left, matched),
-            Place::Value { left, huffman } => self.value(left, huffman, seen.unwrap_or_default()),
+            FieldPosition::Name { left, matched } => self.name(byte, left, matched),
+            FieldPosition::Value { left, huffman } => {
+                self.value(left, huffman, seen.unwrap_or_default())
+            }
         };
     }
 
     /// The place behind the first byte of a field.
-    fn field(&mut self, byte: u8) -> Place {
+    fn field(&mut self, byte: u8) -> FieldPosition {
         let (mask, is_literal) = match byte {
             0x80.. => (0x7f, false),
             0x40.. => (0x3f, true),
@@ -129,36 +131,41 @@ impl AuthorityFilter {
         let index = byte & mask;
         self.is_authority = is_literal && index == STATIC_INDEX;
         match index {
-            _ if index == mask => Place::Index { is_literal },
-            _ if !is_literal => Place::Field,
-            0 => Place::Length { is_name: true },
-            _ => Place::Length { is_name: false },
+            _ if index == mask => FieldPosition::Index { is_literal },
+            _ if !is_literal => FieldPosition::Field,
+            0 => FieldPosition::Length { is_name: true },
+            _ => FieldPosition::Length { is_name: false },
         }
     }
 
     /// The place before a string of this length.
-    fn string(&mut self, is_name: bool, is_huffman: bool, length: usize) -> Place {
+    fn string(&mut self, is_name: bool, is_huffman: bool, length: usize) -> FieldPosition {
         match (is_name, length) {
-            (true, 0) => Place::Length { is_name: false },
-            (false, 0) => Place::Field,
+            (true, 0) => FieldPosition::Length { is_name: false },
+            (false, 0) => FieldPosition::Field,
             // Clients that compress this name take it from the static table.
-            (true, left) => Place::Name { left, matched: (!is_huffman).then_some(0) },
+            (true, left) => FieldPosition::Name { left, matched: (!is_huffman).then_some(0) },
             (false, left) => {
-                Place::Value { left, huffman: is_huffman.then(HuffmanFilter::default) }
+                FieldPosition::Value { left, huffman: is_huffman.then(HuffmanFilter::default) }
             }
         }
     }
 
-    fn name(&mut self, byte: u8, left: usize, matched: Option<usize>) -> Place {
+    fn name(&mut self, byte: u8, left: usize, matched: Option<usize>) -> FieldPosition {
         let matched = matched.filter(|&at| NAME.get(at) == Some(&byte)).map(|at| at + 1);
         if left > 1 {
-            return Place::Name { left: left - 1, matched };
+            return FieldPosition::Name { left: left - 1, matched };
         }
         self.is_authority = matched == Some(NAME.len());
-        Place::Length { is_name: false }
+        FieldPosition::Length { is_name: false }
     }
 
-    fn value(&self, left: usize, mut huffman: Option<HuffmanFilter>, seen: &mut [u8]) -> Place {
+    fn value(
+        &self,
+        left: usize,
+        mut huffman: Option<HuffmanFilter>,
+        seen: &mut [u8],
+    ) -> FieldPosition {
         if self.is_authority {
             match (&mut huffman, seen) {
                 (Some(huffman), seen) => huffman.overwrite_last(seen),
@@ -166,7 +173,11 @@ impl AuthorityFilter {
                 (None, _) => {}
             }
         }
-        if left > 1 { Place::Value { left: left - 1, huffman } } else { Place::Field }
+        if left > 1 {
+            FieldPosition::Value { left: left - 1, huffman }
+        } else {
+            FieldPosition::Field
+        }
     }
 }
 

@@ -395,23 +395,23 @@ async fn grow(body: &mut BytesMut, more: usize, tensors_at: usize) -> Result<(),
 /// The most bytes that are decompressed between two looks at the budget.
 const INFLATE_STEP: usize = 256 << 10;
 
-enum Decoder {
+enum BodyDecoder {
     Gzip(MultiGzDecoder<Reader<Bytes>>),
     Deflate(ZlibDecoder<Reader<Bytes>>),
 }
 
-impl Read for Decoder {
+impl Read for BodyDecoder {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Decoder::Gzip(decoder) => decoder.read(buffer),
-            Decoder::Deflate(decoder) => decoder.read(buffer),
+            BodyDecoder::Gzip(decoder) => decoder.read(buffer),
+            BodyDecoder::Deflate(decoder) => decoder.read(buffer),
         }
     }
 }
 
 /// A body that is being decompressed.
 struct Inflation {
-    decoder: Decoder,
+    decoder: BodyDecoder,
     /// The most bytes in one step, and at first: about what most bodies become.
     first_step: usize,
     inflated: Vec<u8>,
@@ -422,8 +422,8 @@ impl Inflation {
     fn new(body: Bytes, compression: BodyCompression, limit: usize) -> Self {
         let first_step = body.len().clamp(1, INFLATE_STEP);
         let decoder = match compression {
-            BodyCompression::Gzip => Decoder::Gzip(MultiGzDecoder::new(body.reader())),
-            BodyCompression::Deflate => Decoder::Deflate(ZlibDecoder::new(body.reader())),
+            BodyCompression::Gzip => BodyDecoder::Gzip(MultiGzDecoder::new(body.reader())),
+            BodyCompression::Deflate => BodyDecoder::Deflate(ZlibDecoder::new(body.reader())),
         };
         Inflation { decoder, first_step, inflated: Vec::new(), limit }
     }
@@ -447,8 +447,8 @@ impl Inflation {
 
     fn damaged(&self, error: io::Error) -> BodyError {
         let name = match self.decoder {
-            Decoder::Gzip(_) => "gzip",
-            Decoder::Deflate(_) => "deflate",
+            BodyDecoder::Gzip(_) => "gzip",
+            BodyDecoder::Deflate(_) => "deflate",
         };
         BodyError::bad(format!(
             "the request body is not valid {name}, which its Content-Encoding header declares: {error}"

@@ -13,7 +13,7 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tower_layer::Layer;
 
-use super::admission::{self, Admission, Admitted, ArrivedRequest, Asked, Ended, Refusal};
+use super::admission::{self, Admission, AdmissionRefusal, Admitted, ArrivedRequest, Asked, Ended};
 use super::caught::CaughtCall;
 use super::deadline;
 use super::gate::Gate;
@@ -78,19 +78,19 @@ pub(super) struct GatedService<S> {
     limits: Arc<CallLimits>,
 }
 
-type Response = http::Response<Body>;
+type GrpcResponse = http::Response<Body>;
 
 impl<S> Service<http::Request<Body>> for GatedService<S>
 where
-    S: Service<http::Request<Body>, Response = Response, Error = Infallible>
+    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible>
         + Clone
         + Send
         + 'static,
     S::Future: Send,
 {
-    type Response = Response;
+    type Response = GrpcResponse;
     type Error = Infallible;
-    type Future = BoxFuture<Response, Infallible>;
+    type Future = BoxFuture<GrpcResponse, Infallible>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
@@ -106,9 +106,9 @@ where
 }
 
 /// The response to a call.
-async fn answer<S>(mut call: GrpcArrival<S>) -> Response
+async fn answer<S>(mut call: GrpcArrival<S>) -> GrpcResponse
 where
-    S: Service<http::Request<Body>, Response = Response, Error = Infallible> + Send,
+    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible> + Send,
     S::Future: Send,
 {
     let limits = Arc::clone(&call.limits);
@@ -181,11 +181,11 @@ impl<S> GrpcArrival<S> {
 
 impl<S> ArrivedRequest for GrpcArrival<S>
 where
-    S: Service<http::Request<Body>, Response = Response, Error = Infallible> + Send,
+    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible> + Send,
     S::Future: Send,
 {
     type Record = RecordedCall;
-    type Answer = Response;
+    type Answer = GrpcResponse;
 
     fn record(&mut self, observer: &Observer) -> Option<RecordedCall> {
         let recorded = RecordedCall::begin(observer, &self.request, self.address())?;
@@ -220,17 +220,17 @@ where
         })
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Response {
+    fn refuse(&mut self, refusal: AdmissionRefusal) -> GrpcResponse {
         let error = match refusal {
-            Refusal::Request(error) => error,
-            Refusal::Client(refusal) => refusal.error(),
+            AdmissionRefusal::Request(error) => error,
+            AdmissionRefusal::Client(refusal) => refusal.error(),
         };
         log::debug!("{}: {error}", self.request.uri().path());
         let code = tonic::Code::from(i32::from(error.code().grpc()));
         Status::new(code, error.message()).into_http()
     }
 
-    async fn handle(&mut self, admitted: Admitted<'_>) -> Response {
+    async fn handle(&mut self, admitted: Admitted<'_>) -> GrpcResponse {
         let Admitted { budget, trace, .. } = admitted;
         let arrival = self.arrival(&budget);
         let request = self.take_request(arrival);
@@ -247,7 +247,7 @@ const PRIORITY: http::HeaderName = http::HeaderName::from_static(priority::PRIOR
 const SMALL_RESPONSE: usize = 32 << 10;
 
 /// The response, which holds the memory of its request until it is sent.
-fn held(mut response: Response, budget: RequestBudget) -> Response {
+fn held(mut response: GrpcResponse, budget: RequestBudget) -> GrpcResponse {
     let following = response.extensions_mut().remove::<FollowingFields>();
     if following.is_none() && budget.held() <= SMALL_RESPONSE {
         return response;

@@ -22,10 +22,10 @@ use super::tls::MaybeTlsStream;
 pub(super) const PIECE: usize = 640 << 10;
 
 /// A stream that the library writes to, and around it the bodies of its responses.
-pub(super) struct DirectStream<S>(Rc<RefCell<Shared<S>>>);
+pub(super) struct DirectStream<S>(Rc<RefCell<SharedStream<S>>>);
 
 /// What a connection and the body of its response share; both stay on one thread.
-struct Shared<S> {
+struct SharedStream<S> {
     stream: S,
     /// What is left of a part.
     part: Bytes,
@@ -35,7 +35,7 @@ struct Shared<S> {
 
 impl<S> DirectStream<S> {
     pub(super) fn new(stream: S) -> Self {
-        let shared = Shared { stream, part: Bytes::new(), is_next: false };
+        let shared = SharedStream { stream, part: Bytes::new(), is_next: false };
         DirectStream(Rc::new(RefCell::new(shared)))
     }
 
@@ -45,7 +45,7 @@ impl<S> DirectStream<S> {
 }
 
 /// Writes parts to a connection.
-pub(super) struct PartWriter<S>(Rc<RefCell<Shared<S>>>);
+pub(super) struct PartWriter<S>(Rc<RefCell<SharedStream<S>>>);
 
 /// Writes parts to the connection of a request.
 pub(super) type ConnectionWriter = PartWriter<MaybeTlsStream<TimedWrites<TcpStream>>>;
@@ -77,7 +77,7 @@ impl<S: AsyncWrite + Unpin> PartWriter<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Shared<S> {
+impl<S: AsyncWrite + Unpin> SharedStream<S> {
     /// Writes a piece of the part.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let piece = self.part.get(..PIECE).unwrap_or(&self.part);

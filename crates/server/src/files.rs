@@ -11,12 +11,12 @@ use tensorserve_tensor::error::{Error, Result};
 
 /// The state of each file, to detect changes: device, inode, size and times. `None` if it is
 /// missing.
-type FileStates = Vec<Option<[i64; 6]>>;
+type WatchedFileStates = Vec<Option<[i64; 6]>>;
 
 /// Files that belong together, and the function that reloads them.
 pub(super) struct WatchedFiles {
     paths: Vec<PathBuf>,
-    seen: FileStates,
+    seen: WatchedFileStates,
     read: Box<dyn FnMut() -> Result<String> + Send>,
 }
 
@@ -32,7 +32,7 @@ impl WatchedFiles {
 
     /// Reloads them if they have changed since the last reload, but not since the last check: files
     /// that belong together are rarely written at the same time.
-    fn look(&mut self, before: &mut FileStates) {
+    fn look(&mut self, before: &mut WatchedFileStates) {
         let now = fingerprint(&self.paths);
         let is_settled = now == *before;
         before.clone_from(&now);
@@ -42,7 +42,7 @@ impl WatchedFiles {
     }
 
     /// Reloads them if they have changed since the last reload.
-    fn read_if_changed(&mut self, now: FileStates) {
+    fn read_if_changed(&mut self, now: WatchedFileStates) {
         if now == self.seen {
             return;
         }
@@ -54,7 +54,7 @@ impl WatchedFiles {
     }
 }
 
-fn fingerprint(paths: &[PathBuf]) -> FileStates {
+fn fingerprint(paths: &[PathBuf]) -> WatchedFileStates {
     let of = |path: &PathBuf| {
         let file = std::fs::metadata(path).ok()?;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -123,7 +123,7 @@ impl FileWatcher {
 
 /// Checks the files at this interval, and when told to, until told to stop.
 fn watch(mut files: Vec<WatchedFiles>, every: Duration, messages: &Receiver<WatcherMessage>) {
-    let mut before: Vec<FileStates> = files.iter().map(|files| files.seen.clone()).collect();
+    let mut before: Vec<WatchedFileStates> = files.iter().map(|files| files.seen.clone()).collect();
     loop {
         match messages.recv_timeout(every) {
             Err(RecvTimeoutError::Timeout) => {

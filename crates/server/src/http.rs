@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use futures_util::{FutureExt, future};
 
-use super::admission::{self, Admission, Admitted, ArrivedRequest, Asked, Refusal};
+use super::admission::{self, Admission, AdmissionRefusal, Admitted, ArrivedRequest, Asked};
 use super::body::{self, BodyError, BodyLimits};
 use super::connection::RequestProgress;
 use super::direct::ConnectionWriter;
@@ -288,10 +288,10 @@ impl ArrivedRequest for HttpArrival<'_> {
         })
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> RoutedReply {
+    fn refuse(&mut self, refusal: AdmissionRefusal) -> RoutedReply {
         self.group.reply(match refusal {
-            Refusal::Request(error) => Failure::from(error),
-            Refusal::Client(refusal) => turn_away(refusal, self.request.headers()),
+            AdmissionRefusal::Request(error) => Failure::from(error),
+            AdmissionRefusal::Client(refusal) => turn_away(refusal, self.request.headers()),
         })
     }
 

@@ -13,7 +13,7 @@ const LONGEST_NAME: usize = b"transfer-encoding".len();
 /// Follows the requests of a connection.
 #[derive(Default)]
 pub(super) struct UpgradeFilter {
-    at: Place,
+    at: HeadPosition,
     /// The name of the current field, as far as it is read, in lower case.
     name: [u8; LONGEST_NAME],
     /// What the head has said about its payload.
@@ -22,7 +22,7 @@ pub(super) struct UpgradeFilter {
 
 /// The place of the next byte.
 #[derive(Clone, Copy)]
-enum Place {
+enum HeadPosition {
     /// The request line; empty lines before it are skipped.
     RequestLine { is_empty: bool },
     /// The name of a field, of which this many bytes are read, or the empty line behind the last one.
@@ -62,9 +62,9 @@ enum Framing {
     Chunked,
 }
 
-impl Default for Place {
+impl Default for HeadPosition {
     fn default() -> Self {
-        Place::RequestLine { is_empty: true }
+        HeadPosition::RequestLine { is_empty: true }
     }
 }
 
@@ -73,17 +73,18 @@ impl UpgradeFilter {
     pub(super) fn overwrite(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            if let Place::Payload(left) | Place::Chunk(left) = &mut self.at {
+            if let HeadPosition::Payload(left) | HeadPosition::Chunk(left) = &mut self.at {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
                 *left -= length as u64;
                 at += length;
                 self.end_payload();
                 continue;
             }
-            if matches!(self.at, Place::Lost) {
+            if matches!(self.at, HeadPosition::Lost) {
                 return;
             }
-            if matches!(self.at, Place::Line | Place::RequestLine { is_empty: false }) {
+            if matches!(self.at, HeadPosition::Line | HeadPosition::RequestLine { is_empty: false })
+            {
                 at += memchr::memchr(b'\n', rest).unwrap_or(rest.len() - 1);
             }
             if let Some(word) = self.step(bytes.get(at).copied().unwrap_or_default()) {
@@ -96,10 +97,10 @@ impl UpgradeFilter {
 
     /// Moves behind a payload, or a chunk of it, of which nothing is left.
     fn end_payload(&mut self) {
-        if matches!(self.at, Place::Payload(0)) {
-            self.at = Place::default();
-        } else if matches!(self.at, Place::Chunk(0)) {
-            self.at = Place::ChunkSize { size: 0, is_over: false };
+        if matches!(self.at, HeadPosition::Payload(0)) {
+            self.at = HeadPosition::default();
+        } else if matches!(self.at, HeadPosition::Chunk(0)) {
+            self.at = HeadPosition::ChunkSize { size: 0, is_over: false };
         }
     }
 
@@ -107,38 +108,45 @@ impl UpgradeFilter {
     fn step(&mut self, byte: u8) -> Option<usize> {
         let mut found = None;
         self.at = match self.at {
-            Place::RequestLine { is_empty: true } if matches!(byte, b'\r' | b'\n') => return None,
-            Place::RequestLine { .. } if byte == b'\n' => {
+            HeadPosition::RequestLine { is_empty: true } if matches!(byte, b'\r' | b'\n') => {
+                return None;
+            }
+            HeadPosition::RequestLine { .. } if byte == b'\n' => {
                 self.payload = Framing::None;
-                Place::Name(0)
+                HeadPosition::Name(0)
             }
-            Place::RequestLine { .. } => Place::RequestLine { is_empty: false },
-            Place::Name(0) if byte == b'\r' => return None,
-            Place::Name(0) if byte == b'\n' => self.payload.first(),
-            Place::Name(length) => self.name(length, byte),
-            Place::Line | Place::Offer(_) | Place::Length if byte == b'\n' => Place::Name(0),
-            Place::Offer(mut offer) => {
+            HeadPosition::RequestLine { .. } => HeadPosition::RequestLine { is_empty: false },
+            HeadPosition::Name(0) if byte == b'\r' => return None,
+            HeadPosition::Name(0) if byte == b'\n' => self.payload.first(),
+            HeadPosition::Name(length) => self.name(length, byte),
+            HeadPosition::Line | HeadPosition::Offer(_) | HeadPosition::Length if byte == b'\n' => {
+                HeadPosition::Name(0)
+            }
+            HeadPosition::Offer(mut offer) => {
                 found = offer.step(byte);
-                Place::Offer(offer)
+                HeadPosition::Offer(offer)
             }
-            Place::Length => {
+            HeadPosition::Length => {
                 if let (Framing::Length(length), b'0'..=b'9') = (self.payload, byte) {
                     let digit = u64::from(byte - b'0');
                     self.payload = Framing::Length(length.saturating_mul(10).saturating_add(digit));
                 }
-                Place::Length
+                HeadPosition::Length
             }
-            Place::ChunkSize { size, is_over } => chunk_size(size, is_over, byte),
-            Place::Trailer { is_empty, ends } => trailer(is_empty, ends, byte),
-            at @ (Place::Line | Place::Payload(_) | Place::Chunk(_) | Place::Lost) => at,
+            HeadPosition::ChunkSize { size, is_over } => chunk_size(size, is_over, byte),
+            HeadPosition::Trailer { is_empty, ends } => trailer(is_empty, ends, byte),
+            at @ (HeadPosition::Line
+            | HeadPosition::Payload(_)
+            | HeadPosition::Chunk(_)
+            | HeadPosition::Lost) => at,
         };
         found
     }
 
     /// The place behind a byte of a field's name.
-    fn name(&mut self, length: usize, byte: u8) -> Place {
+    fn name(&mut self, length: usize, byte: u8) -> HeadPosition {
         if byte == b'\n' {
-            return Place::Lost;
+            return HeadPosition::Lost;
         }
         if byte != b':' {
             let byte = byte.to_ascii_lowercase();
@@ -147,35 +155,35 @@ impl UpgradeFilter {
             return match self.name.get_mut(length) {
                 Some(slot) if may_matter => {
                     *slot = byte;
-                    Place::Name(length + 1)
+                    HeadPosition::Name(length + 1)
                 }
-                _ => Place::Line,
+                _ => HeadPosition::Line,
             };
         }
         match self.name.get(..length).unwrap_or_default() {
-            b"connection" => Place::Offer(Offer { word: b"upgrade", matched: Some(0) }),
-            b"upgrade" => Place::Offer(Offer { word: b"websocket", matched: Some(0) }),
+            b"connection" => HeadPosition::Offer(Offer { word: b"upgrade", matched: Some(0) }),
+            b"upgrade" => HeadPosition::Offer(Offer { word: b"websocket", matched: Some(0) }),
             b"content-length" => {
                 self.payload = Framing::Length(0);
-                Place::Length
+                HeadPosition::Length
             }
             b"transfer-encoding" => {
                 // The library accepts `chunked` only.
                 self.payload = Framing::Chunked;
-                Place::Line
+                HeadPosition::Line
             }
-            _ => Place::Line,
+            _ => HeadPosition::Line,
         }
     }
 }
 
 impl Framing {
     /// The place behind the head.
-    fn first(self) -> Place {
+    fn first(self) -> HeadPosition {
         match self {
-            Framing::None | Framing::Length(0) => Place::default(),
-            Framing::Length(length) => Place::Payload(length),
-            Framing::Chunked => Place::ChunkSize { size: 0, is_over: false },
+            Framing::None | Framing::Length(0) => HeadPosition::default(),
+            Framing::Length(length) => HeadPosition::Payload(length),
+            Framing::Chunked => HeadPosition::ChunkSize { size: 0, is_over: false },
         }
     }
 }
@@ -201,27 +209,27 @@ impl Offer {
 }
 
 /// The place behind a byte of the line with a chunk's size.
-fn chunk_size(size: u64, is_over: bool, byte: u8) -> Place {
+fn chunk_size(size: u64, is_over: bool, byte: u8) -> HeadPosition {
     const LINE_END: u64 = 2;
     match (byte, char::from(byte).to_digit(16)) {
-        (b'\n', _) if size == 0 => Place::Trailer { is_empty: true, ends: false },
-        (b'\n', _) => size.checked_add(LINE_END).map_or(Place::Lost, Place::Chunk),
+        (b'\n', _) if size == 0 => HeadPosition::Trailer { is_empty: true, ends: false },
+        (b'\n', _) => size.checked_add(LINE_END).map_or(HeadPosition::Lost, HeadPosition::Chunk),
         (_, Some(digit)) if !is_over => {
             let size = size.checked_mul(16).and_then(|size| size.checked_add(digit.into()));
-            size.map_or(Place::Lost, |size| Place::ChunkSize { size, is_over })
+            size.map_or(HeadPosition::Lost, |size| HeadPosition::ChunkSize { size, is_over })
         }
-        _ => Place::ChunkSize { size, is_over: true },
+        _ => HeadPosition::ChunkSize { size, is_over: true },
     }
 }
 
 /// The place behind a byte of the lines that follow the last chunk.
-fn trailer(is_empty: bool, ends: bool, byte: u8) -> Place {
+fn trailer(is_empty: bool, ends: bool, byte: u8) -> HeadPosition {
     match (ends, byte) {
-        (true, b'\n') if is_empty => Place::default(),
-        (true, b'\n') => Place::Trailer { is_empty: true, ends: false },
-        (true, _) => Place::Lost,
-        (false, b'\r') => Place::Trailer { is_empty, ends: true },
-        (false, _) => Place::Trailer { is_empty: false, ends: false },
+        (true, b'\n') if is_empty => HeadPosition::default(),
+        (true, b'\n') => HeadPosition::Trailer { is_empty: true, ends: false },
+        (true, _) => HeadPosition::Lost,
+        (false, b'\r') => HeadPosition::Trailer { is_empty, ends: true },
+        (false, _) => HeadPosition::Trailer { is_empty: false, ends: false },
     }
 }
 

@@ -8,11 +8,11 @@ use super::scan::Cursor;
 /// skipped.
 pub struct MemberNames<'a> {
     cursor: Cursor<'a>,
-    state: State,
+    state: MembersState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MembersState {
     Start,
     AtValue,
     End,
@@ -22,18 +22,18 @@ impl<'a> MemberNames<'a> {
     /// The names of the object at `cursor`; none for any other value.
     #[must_use]
     pub fn of(cursor: Cursor<'a>) -> Self {
-        MemberNames { cursor, state: State::Start }
+        MemberNames { cursor, state: MembersState::Start }
     }
 
     /// Moves to the next name; `None` at the end.
     fn advance(&mut self) -> Option<Cow<'a, [u8]>> {
         let more = match self.state {
-            State::Start => self.cursor.peek() == b'{' && self.cursor.open_object().ok()?,
-            State::AtValue => {
+            MembersState::Start => self.cursor.peek() == b'{' && self.cursor.open_object().ok()?,
+            MembersState::AtValue => {
                 self.cursor.skip_value().ok()?;
                 self.cursor.next_member().ok()?
             }
-            State::End => false,
+            MembersState::End => false,
         };
         if more { self.cursor.name().ok() } else { None }
     }
@@ -44,7 +44,7 @@ impl<'a> Iterator for MemberNames<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let name = self.advance();
-        self.state = if name.is_some() { State::AtValue } else { State::End };
+        self.state = if name.is_some() { MembersState::AtValue } else { MembersState::End };
         name
     }
 }

@@ -25,7 +25,7 @@ use self::guards::{BusyGuard, CountGuard};
 use self::lane::Lanes;
 use self::limit::Limits;
 pub use self::limit::ModelLimit;
-use self::pool::{Pool, PoolQueue};
+use self::pool::{BatchPool, PoolQueue};
 pub use self::runaways::Runaways;
 pub(crate) use self::same::{Tolerance, same_outputs};
 use self::samples::RecordedSamples;
@@ -111,9 +111,9 @@ pub struct Batcher {
 
 /// What all queues share.
 struct BatcherShared {
-    pool: Pool,
+    pool: BatchPool,
     /// For runs that may never end: they take no thread from the others.
-    unbounded: Pool,
+    unbounded: BatchPool,
     limits: Limits,
     /// Runs in progress in the whole process.
     active: AtomicUsize,
@@ -126,7 +126,7 @@ struct BatcherShared {
 
 impl BatcherShared {
     /// The pool of runs that may never end, or that of the others.
-    fn pool(&self, unbounded: bool) -> &Pool {
+    fn pool(&self, unbounded: bool) -> &BatchPool {
         if unbounded { &self.unbounded } else { &self.pool }
     }
 }
@@ -148,8 +148,8 @@ impl Batcher {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.max(1);
         let shared = Arc::new(BatcherShared {
-            pool: Pool::new(threads, false),
-            unbounded: Pool::new(threads, true),
+            pool: BatchPool::new(threads, false),
+            unbounded: BatchPool::new(threads, true),
             limits: Limits::default(),
             active: AtomicUsize::new(0),
             given_up: AtomicUsize::new(0),

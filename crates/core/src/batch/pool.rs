@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::guards::lock;
-use super::ready::{Due, Place, ReadyList};
+use super::ready::{Due, QueuePlace, ReadyList};
 use super::task::{
     BatchTask, TaskMessage, WaitingTask, WaitingTasks, expired, expired_in_run, failed,
 };
@@ -27,7 +27,7 @@ use tensorserve_tensor::error::{Error, Result, Shed};
 use tensorserve_tensor::priority::Priority;
 
 /// The queues with waiting requests, and the threads that run them.
-pub(super) struct Pool {
+pub(super) struct BatchPool {
     ring: Mutex<Ring>,
     changed: Condvar,
     /// The number of threads.
@@ -58,7 +58,7 @@ struct PoolQueueState {
     waiting: WaitingRequests,
     /// Batches of this queue that are running.
     running: usize,
-    place: Place,
+    place: QueuePlace,
 }
 
 /// How soon a thread is started that could not be started.
@@ -90,11 +90,11 @@ impl PoolQueue {
     }
 }
 
-impl Pool {
+impl BatchPool {
     /// A pool without threads. Those of one that is watched start with the first request.
     pub(super) fn new(threads: usize, is_watched: bool) -> Self {
         let (ring, changed, watch) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Pool { ring, changed, threads, is_watched, watch }
+        BatchPool { ring, changed, threads, is_watched, watch }
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
@@ -127,7 +127,7 @@ impl Pool {
     /// If one cannot be started.
     fn hire(&self, shared: &Arc<BatcherShared>, ring: &mut Ring) -> Result<()> {
         let cannot = |e| Error::unavailable("a batch thread could not be started").with_source(e);
-        let spawn = |name: String, work: fn(&Pool, &Arc<BatcherShared>)| {
+        let spawn = |name: String, work: fn(&BatchPool, &Arc<BatcherShared>)| {
             let (shared, is_watched) = (Arc::clone(shared), self.is_watched);
             let work = move || work(shared.pool(is_watched), &shared);
             thread::Builder::new().name(name).spawn(work).map(drop).map_err(cannot)
@@ -301,7 +301,7 @@ pub(super) fn enqueue(inner: &Arc<QueueInner>, task: BatchTask) -> Result<Queued
 
 impl QueueInner {
     /// The threads that run its batches.
-    fn pool(&self) -> &Pool {
+    fn pool(&self) -> &BatchPool {
         self.shared.pool(self.traits.unbounded)
     }
 }
@@ -332,8 +332,8 @@ impl PoolQueueState {
     }
 
     /// Puts the queue, which is nowhere, in the list if requests wait. Returns whether a thread must be woken.
-    fn list(&mut self, pool: &Pool, queue: Arc<QueueInner>, due: Due) -> bool {
-        self.place = Place::Nowhere;
+    fn list(&mut self, pool: &BatchPool, queue: Arc<QueueInner>, due: Due) -> bool {
+        self.place = QueuePlace::Nowhere;
         let Some(priority) = self.waiting.highest() else {
             return false;
         };
@@ -345,23 +345,23 @@ impl PoolQueueState {
     }
 
     /// The queue, unless it is nowhere in the list or a thread is about to look at it.
-    fn take_from_list(&mut self, pool: &Pool) -> Option<Arc<QueueInner>> {
-        if self.place == Place::Nowhere {
+    fn take_from_list(&mut self, pool: &BatchPool) -> Option<Arc<QueueInner>> {
+        if self.place == QueuePlace::Nowhere {
             return None;
         }
         let queue = pool.lock().queues.remove(self.place)?;
-        self.place = Place::Nowhere;
+        self.place = QueuePlace::Nowhere;
         Some(queue)
     }
 
     /// Puts the queue where it belongs with one more request. Returns whether a thread must be woken.
-    fn list_with_another(&mut self, pool: &Pool, inner: &Arc<QueueInner>) -> bool {
+    fn list_with_another(&mut self, pool: &BatchPool, inner: &Arc<QueueInner>) -> bool {
         let is_higher = self.waiting.highest() > self.place.priority();
         let due = match self.place {
-            Place::Nowhere => return self.list(pool, Arc::clone(inner), self.due(inner)),
-            Place::Ready(_) if is_higher => Due::Now,
-            Place::Growing(..) => self.due(inner),
-            Place::Ready(_) | Place::Held(_) => return false,
+            QueuePlace::Nowhere => return self.list(pool, Arc::clone(inner), self.due(inner)),
+            QueuePlace::Ready(_) if is_higher => Due::Now,
+            QueuePlace::Growing(..) => self.due(inner),
+            QueuePlace::Ready(_) | QueuePlace::Held(_) => return false,
         };
         if !is_higher && due != Due::Now {
             return false;
@@ -383,7 +383,7 @@ fn full(inner: &QueueInner, rows: usize) -> Error {
     error.shed_for(Shed::QueueFull)
 }
 
-fn work(pool: &Pool, shared: &Arc<BatcherShared>) {
+fn work(pool: &BatchPool, shared: &Arc<BatcherShared>) {
     let mut ring = pool.lock();
     while !ring.stopped {
         let now = Instant::now();
@@ -409,7 +409,7 @@ fn work(pool: &Pool, shared: &Arc<BatcherShared>) {
 
 /// Runs a batch. Returns whether this thread goes on: in place of one whose run was overdue there is another.
 fn run_watched(
-    pool: &Pool,
+    pool: &BatchPool,
     shared: &BatcherShared,
     inner: &Arc<QueueInner>,
     batch: Vec<WaitingTask>,
@@ -425,7 +425,7 @@ fn run_watched(
     run(inner, batch);
     let mut state = lock(&inner.requests.waiting.state);
     state.running -= 1;
-    if matches!(state.place, Place::Growing(..))
+    if matches!(state.place, QueuePlace::Growing(..))
         && state.running == 0
         && let Some(queue) = state.take_from_list(pool)
     {
@@ -447,7 +447,7 @@ fn run_watched(
 }
 
 /// Watches the runs of the pool until it stops, and starts threads in place of those whose runs are overdue.
-fn watch(pool: &Pool, shared: &Arc<BatcherShared>) {
+fn watch(pool: &BatchPool, shared: &Arc<BatcherShared>) {
     let mut ring = pool.lock();
     while !ring.stopped {
         if ring.watched.look(shared, Instant::now()) {
@@ -463,11 +463,11 @@ fn watch(pool: &Pool, shared: &Arc<BatcherShared>) {
 }
 
 /// The next batch of this queue, if one is due. Puts the queue back where it belongs.
-fn next_batch(pool: &Pool, inner: &Arc<QueueInner>, now: Instant) -> Option<Vec<WaitingTask>> {
+fn next_batch(pool: &BatchPool, inner: &Arc<QueueInner>, now: Instant) -> Option<Vec<WaitingTask>> {
     let mut state = lock(&inner.requests.waiting.state);
     if let Some(refusal) = inner.runaways.refusal() {
         let refused = state.waiting.take_all();
-        state.place = Place::Nowhere;
+        state.place = QueuePlace::Nowhere;
         drop(state);
         refused.for_each(|waiter| waiter.answer(Err(refusal.duplicate())));
         return None;

@@ -30,7 +30,7 @@ impl Due {
 /// Where a queue is in the list. One that a thread has taken from there keeps its place until the thread
 /// has looked at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum QueuePlace {
     #[default]
     Nowhere,
     Ready(Rank),
@@ -60,12 +60,12 @@ impl<Q> Default for ReadyList<Q> {
     }
 }
 
-impl Place {
+impl QueuePlace {
     /// The highest priority of the requests for which the queue was put there.
     pub(super) fn priority(self) -> Option<Priority> {
         match self {
-            Place::Nowhere => None,
-            Place::Ready(rank) | Place::Growing(_, rank) | Place::Held(rank) => {
+            QueuePlace::Nowhere => None,
+            QueuePlace::Ready(rank) | QueuePlace::Growing(_, rank) | QueuePlace::Held(rank) => {
                 Some(rank.priority.0)
             }
         }
@@ -74,32 +74,32 @@ impl Place {
 
 impl<Q> ReadyList<Q> {
     /// Puts a queue that is nowhere behind the others of its priority.
-    pub(super) fn put(&mut self, queue: Q, due: Due, priority: Priority) -> Place {
+    pub(super) fn put(&mut self, queue: Q, due: Due, priority: Priority) -> QueuePlace {
         let rank = Rank { priority: Reverse(priority), turn: self.turns };
         self.turns += 1;
         match due {
             Due::Now => {
                 self.ready.insert(rank, queue);
-                Place::Ready(rank)
+                QueuePlace::Ready(rank)
             }
             Due::At(until) => {
                 self.growing.insert((until, rank), queue);
-                Place::Growing(until, rank)
+                QueuePlace::Growing(until, rank)
             }
             Due::Held => {
                 self.held.insert(rank, queue);
-                Place::Held(rank)
+                QueuePlace::Held(rank)
             }
         }
     }
 
     /// Takes the queue from its place, if no thread has done so.
-    pub(super) fn remove(&mut self, place: Place) -> Option<Q> {
+    pub(super) fn remove(&mut self, place: QueuePlace) -> Option<Q> {
         match place {
-            Place::Nowhere => None,
-            Place::Ready(rank) => self.ready.remove(&rank),
-            Place::Growing(until, rank) => self.growing.remove(&(until, rank)),
-            Place::Held(rank) => self.held.remove(&rank),
+            QueuePlace::Nowhere => None,
+            QueuePlace::Ready(rank) => self.ready.remove(&rank),
+            QueuePlace::Growing(until, rank) => self.growing.remove(&(until, rank)),
+            QueuePlace::Held(rank) => self.held.remove(&rank),
         }
     }
 

@@ -79,7 +79,7 @@ impl BatchQueue {
         let recorded =
             recorded.map(|(at, inputs)| (format!("recorded request {}", at + 1), inputs, true));
         let synthetic = samples.into_iter().map(|it| (it.name.to_owned(), it.inputs, it.is_tame));
-        let trial = Trial { queue: &self.0, end };
+        let trial = SampleRuns { queue: &self.0, end };
         if let Err(why) = trial.run(recorded.chain(synthetic)) {
             self.0.stop_joining(&why);
         }
@@ -87,12 +87,12 @@ impl BatchQueue {
 }
 
 /// Runs of samples. An error is what ends joining.
-struct Trial<'q> {
+struct SampleRuns<'q> {
     queue: &'q Arc<QueueInner>,
     end: Instant,
 }
 
-impl Trial<'_> {
+impl SampleRuns<'_> {
     fn run(
         &self,
         requests: impl Iterator<Item = (String, Vec<Tensor>, bool)>,

@@ -33,10 +33,10 @@ pub(super) fn is_large_response<'t>(outputs: impl Iterator<Item = &'t Tensor>) -
     outputs.map(Tensor::byte_len).sum::<usize>() >= LARGE_RESPONSE
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type LargeJob = Box<dyn FnOnce() + Send>;
 
 /// The threads for large requests, of all engines of the process. They start with the first request.
-static THREADS: OnceLock<Sender<Job>> = OnceLock::new();
+static THREADS: OnceLock<Sender<LargeJob>> = OnceLock::new();
 
 /// Does `work` on a thread for large requests, within the budget that this thread works for. If the
 /// result is no longer awaited because the client has left, the work ends when it next looks at its
@@ -62,8 +62,8 @@ pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-fn start() -> Sender<Job> {
-    let (sender, jobs) = unbounded::<Job>();
+fn start() -> Sender<LargeJob> {
+    let (sender, jobs) = unbounded::<LargeJob>();
     for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
         let jobs = jobs.clone();
         let thread = thread::Builder::new().name("large".to_owned());

@@ -73,13 +73,13 @@ struct ShadowJob {
     request: AnsweredRequest,
     deadline: Instant,
     budget: RequestBudget,
-    _place: Place,
+    _place: ShadowSlot,
 }
 
 /// One of the places for shadow requests, until dropped.
-struct Place(Arc<AtomicUsize>);
+struct ShadowSlot(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ShadowSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -125,10 +125,10 @@ impl Mirror {
     }
 
     /// A place, if one is free.
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<ShadowSlot> {
         let more = |taken| (taken < self.places).then_some(taken + 1);
         self.taken.fetch_update(Relaxed, Relaxed, more).ok()?;
-        Some(Place(Arc::clone(&self.taken)))
+        Some(ShadowSlot(Arc::clone(&self.taken)))
     }
 
     /// Memory for a request, and for the outputs of its shadow version, which are probably as large as

@@ -244,11 +244,11 @@ impl Readings {
     }
 }
 
-type Encoded = Result<(), fmt::Error>;
+type EncodeResult = Result<(), fmt::Error>;
 
 /// A gauge that is computed from the readings when the page is written.
 trait Signal: Sync {
-    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded;
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> EncodeResult;
 }
 
 /// A gauge without labels. The page does not have it while it has no value.
@@ -259,7 +259,7 @@ struct Gauge {
 }
 
 impl Signal for Gauge {
-    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> EncodeResult {
         let Some(value) = (self.value)(readings) else {
             return Ok(());
         };
@@ -276,7 +276,7 @@ struct Gauges<L: 'static> {
 }
 
 impl<L: EncodeLabelSet> Signal for Gauges<L> {
-    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+    fn encode(&self, readings: &Readings, encoder: &mut DescriptorEncoder<'_>) -> EncodeResult {
         let series = (self.series)(readings);
         if series.is_empty() {
             return Ok(());
@@ -363,7 +363,7 @@ static SIGNALS: &[&dyn Signal] = &[
 ];
 
 impl Collector for Signals {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Encoded {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> EncodeResult {
         let readings = lock(&self.0);
         SIGNALS.iter().try_for_each(|signal| signal.encode(&readings, &mut encoder))
     }

@@ -46,7 +46,7 @@ mod traffic;
 mod version;
 
 use self::step_threads::StepThreads;
-use self::traffic::{Split, Traffic};
+use self::traffic::{Traffic, TrafficSplit};
 
 pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
@@ -236,7 +236,7 @@ struct ServedModel {
     ready: Vec<Arc<Servable>>,
     labels: BTreeMap<String, i64>,
     log: Option<Arc<RequestLog>>,
-    split: Option<Split>,
+    split: Option<TrafficSplit>,
     traffic: Option<Arc<Traffic>>,
 }
 
@@ -563,7 +563,7 @@ impl RepositoryShared {
             let labels = config.labels.clone();
             let log = self.logs.of(model, &config.log);
             let numbers: Vec<i64> = ready.iter().map(|servable| servable.version()).collect();
-            let split = Split::new(&numbers, &labels, &config.traffic.split);
+            let split = TrafficSplit::new(&numbers, &labels, &config.traffic.split);
             let traffic = Traffic::new(model, &ready, config, &self.metrics);
             let entry = Arc::new(ServedModel { ready, labels, log, split, traffic });
             table.models.insert(Arc::clone(model), entry);

@@ -25,36 +25,36 @@ impl Servable {
         priority: Priority,
     ) -> Result<BatchOutput> {
         let queue = self.queue(index, &inputs)?;
-        let Some(chain) = self.chain(index) else {
+        let Some(steps) = self.steps(index) else {
             return queue.submit(inputs, deadline, priority).await;
         };
         // Boxed, so that the future of every other request stays small.
-        Box::pin(self.infer_with(chain, queue, inputs, deadline, priority)).await
+        Box::pin(self.infer_with(steps, queue, inputs, deadline, priority)).await
     }
 
     /// Runs a request through its queue, between pre- and post-processing.
     async fn infer_with(
         &self,
-        chain: &Arc<ProcessingSteps>,
+        steps: &Arc<ProcessingSteps>,
         queue: &BatchQueue,
         inputs: Vec<Tensor>,
         deadline: Option<Instant>,
         priority: Priority,
     ) -> Result<BatchOutput> {
         let threads = &self.loaded.step_threads;
-        let (cost, before) = (chain.preprocess_cost(&inputs), Arc::clone(chain));
+        let (cost, before) = (steps.preprocess_cost(&inputs), Arc::clone(steps));
         let inputs = threads
             .run(cost, deadline, move |between| before.preprocess_in_turns(&inputs, between))
             .await?;
-        chain.model_signature().check_shapes(&inputs)?;
+        steps.model_signature().check_shapes(&inputs)?;
         let BatchOutput { outputs, timing } = queue.submit(inputs, deadline, priority).await?;
-        let (cost, behind) = (chain.postprocess_cost(&outputs), Arc::clone(chain));
+        let (cost, behind) = (steps.postprocess_cost(&outputs), Arc::clone(steps));
         let outputs = threads.run(cost, deadline, move |_| behind.postprocess(outputs)).await?;
         Ok(BatchOutput { outputs, timing })
     }
 
-    fn chain(&self, index: usize) -> Option<&Arc<ProcessingSteps>> {
-        self.loaded.chains.get(index)?.as_ref()
+    fn steps(&self, index: usize) -> Option<&Arc<ProcessingSteps>> {
+        self.loaded.steps.get(index)?.as_ref()
     }
 
     /// Runs a recorded request at once, on this thread and outside the queue, for the warm-up. Blocks.
@@ -87,12 +87,12 @@ impl Servable {
         inputs: &[Tensor],
         run: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
-        let Some(chain) = self.chain(index) else {
+        let Some(steps) = self.steps(index) else {
             return run(inputs);
         };
-        let prepared = chain.preprocess(inputs)?;
-        chain.model_signature().check_shapes(&prepared)?;
-        chain.postprocess(run(&prepared)?)
+        let prepared = steps.preprocess(inputs)?;
+        steps.model_signature().check_shapes(&prepared)?;
+        steps.postprocess(run(&prepared)?)
     }
 
     /// Runs for at most `timeout`, with a profile of every operation. Blocks.
@@ -108,13 +108,13 @@ impl Servable {
     ) -> Result<Profiled> {
         self.queue(index, inputs)?;
         let options = RunOptions { threads: self.loaded.threads, timeout: Some(timeout) };
-        let Some(chain) = self.chain(index) else {
+        let Some(steps) = self.steps(index) else {
             return self.loaded.executable.profile(index, inputs, options);
         };
-        let prepared = chain.preprocess(inputs)?;
-        chain.model_signature().check_shapes(&prepared)?;
+        let prepared = steps.preprocess(inputs)?;
+        steps.model_signature().check_shapes(&prepared)?;
         let (outputs, runs) = self.loaded.executable.profile(index, &prepared, options)?;
-        Ok((chain.postprocess(outputs)?, runs))
+        Ok((steps.postprocess(outputs)?, runs))
     }
 
     /// The queue of signature number `index`, after a check of the inputs.

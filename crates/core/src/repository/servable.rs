@@ -47,7 +47,7 @@ pub(super) struct LoadedVersion {
     packaging: Option<Packaging>,
     pub(super) executable: Arc<dyn Executable>,
     /// For each of them, its pre- and post-processing.
-    pub(super) chains: Vec<Option<Arc<ProcessingSteps>>>,
+    pub(super) steps: Vec<Option<Arc<ProcessingSteps>>>,
     pub(super) step_threads: StepThreads,
     /// Shared with the other versions of the model.
     limit: Arc<ModelLimit>,
@@ -184,7 +184,7 @@ impl VersionLoad<'_> {
             .then(|| format!("model {:?} version {}", self.model, self.version));
         let mut loaded = self.platform.loader.load(self.folder, &options)?;
         let packaging = self.platform.loader.packaging(self.folder)?;
-        let chains = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
+        let steps = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
         let names: Vec<&str> = loaded.signatures.iter().map(|s| s.name.as_str()).collect();
         let metrics = self.metrics.version(self.model, self.version, &names);
@@ -203,9 +203,9 @@ impl VersionLoad<'_> {
         };
         let queues = loaded.signatures.iter().enumerate().filter_map(queue).collect();
         let cache = self.cache.filter(|_| is_cacheable(&loaded)).map(ResponseCache::of_version);
-        for (signature, chain) in loaded.signatures.iter_mut().zip(&chains) {
-            if let Some(chain) = chain {
-                signature.clone_from(chain.client_signature());
+        for (signature, declared) in loaded.signatures.iter_mut().zip(&steps) {
+            if let Some(declared) = declared {
+                signature.clone_from(declared.client_signature());
             }
         }
         let loaded = LoadedVersion {
@@ -215,7 +215,7 @@ impl VersionLoad<'_> {
             signatures: loaded.signatures.into(),
             packaging,
             executable: loaded.executable,
-            chains: chains.into_iter().map(|chain| chain.map(Arc::new)).collect(),
+            steps: steps.into_iter().map(|steps| steps.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
             limit,
             runaways,
@@ -428,11 +428,11 @@ impl Servable {
 
     /// Its signatures with their queues, as the model has them: without pre- and post-processing.
     pub(super) fn model_queues(&self) -> impl Iterator<Item = (&Signature, &BatchQueue)> {
-        let LoadedVersion { signatures, chains, .. } = &*self.loaded;
+        let LoadedVersion { signatures, steps, .. } = &*self.loaded;
         let own = signatures
             .iter()
-            .zip(chains)
-            .map(|(seen, chain)| chain.as_ref().map_or(seen, |chain| chain.model_signature()));
+            .zip(steps)
+            .map(|(seen, steps)| steps.as_ref().map_or(seen, |steps| steps.model_signature()));
         own.zip(&self.queues)
     }
 

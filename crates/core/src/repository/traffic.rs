@@ -12,13 +12,13 @@ use tensorserve_trace::random;
 
 /// Shares of the ready versions of a model in the requests that name no version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Split {
+pub(super) struct TrafficSplit {
     /// For each version, by its index, the sum of the weights up to it.
     ends: Vec<(u64, usize)>,
     total: u64,
 }
 
-impl Split {
+impl TrafficSplit {
     /// The shares of the versions `ready`, by number. A label whose version is not ready leaves its
     /// share to the others. `None` if no share is left.
     pub(super) fn new(
@@ -35,7 +35,7 @@ impl Split {
                 ends.push((total, index));
             }
         }
-        (total > 0).then_some(Split { ends, total })
+        (total > 0).then_some(TrafficSplit { ends, total })
     }
 
     /// The index of the version for a request, at random by weight.
@@ -117,13 +117,17 @@ impl ModelHandle {
 mod tests {
     use super::*;
 
-    fn split(ready: &[i64], labels: &[(&str, i64)], weights: &[(&str, u32)]) -> Option<Split> {
+    fn split(
+        ready: &[i64],
+        labels: &[(&str, i64)],
+        weights: &[(&str, u32)],
+    ) -> Option<TrafficSplit> {
         let labels = labels.iter().map(|&(label, version)| (label.to_owned(), version)).collect();
         let weights = weights.iter().map(|&(label, weight)| (label.to_owned(), weight)).collect();
-        Split::new(ready, &labels, &weights)
+        TrafficSplit::new(ready, &labels, &weights)
     }
 
-    fn shares(split: &Split, draws: u32) -> BTreeMap<usize, u32> {
+    fn shares(split: &TrafficSplit, draws: u32) -> BTreeMap<usize, u32> {
         let mut shares = BTreeMap::new();
         for _ in 0..draws {
             *shares.entry(split.draw().expect("a version")).or_default() += 1;

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use super::cast::ValueType;
 use super::fault::{self, Reason};
 use super::node::Node;
-use super::table::{COLUMN_BYTES, ColumnName, Table};
+use super::table::{COLUMN_BYTES, ColumnName, MlflowTable};
 use tensorserve_codec::csv::{CsvReader, Dialect, is_missing};
 use tensorserve_mlflow::schema::{ColumnType, InputSchema};
 use tensorserve_tensor::budget::{self, ALLOCATION, Meter};
@@ -54,7 +54,7 @@ impl RawColumn {
 ///
 /// # Errors
 /// If it is no table, or has values that are not of the types of `schema`.
-pub(super) fn read(text: &[u8], schema: Option<&InputSchema>) -> Result<Table<'static>> {
+pub(super) fn read(text: &[u8], schema: Option<&InputSchema>) -> Result<MlflowTable<'static>> {
     if std::str::from_utf8(text).is_err() {
         return Err(fault::invalid_input("Ensure that input is a valid UTF-8 encoded string."));
     }
@@ -73,7 +73,7 @@ pub(super) fn read(text: &[u8], schema: Option<&InputSchema>) -> Result<Table<'s
         };
         typed.push((ColumnName::Text(name), values));
     }
-    Table::of_columns(typed).map_err(|reason| reason.into_error(csv_error))
+    MlflowTable::of_columns(typed).map_err(|reason| reason.into_error(csv_error))
 }
 
 /// The error of a CSV payload that is not a table.

@@ -7,8 +7,8 @@ use super::cast::ValueType;
 use super::csv::csv_error;
 use super::fault::{self, Reason};
 use super::node::Node;
-use super::payload::Payload;
-use super::table::{ColumnName, Table, TableColumn, reserve_values};
+use super::payload::MlflowPayload;
+use super::table::{ColumnName, MlflowTable, TableColumn, reserve_values};
 use tensorserve_mlflow::schema::{ColumnSpec, ColumnType, InputSchema, TensorInput};
 use tensorserve_tensor::budget::{self, Meter};
 use tensorserve_tensor::error::{Error, Result};
@@ -17,7 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 #[derive(Debug)]
 pub(super) enum ModelData<'a> {
     /// A table, whose columns are in the order of the signature.
-    Table(Table<'a>),
+    Table(MlflowTable<'a>),
     /// One array.
     Array(NodeArray<'a>),
     /// Arrays by the names of inputs.
@@ -127,7 +127,7 @@ fn shown(dims: &[i64]) -> String {
 
 /// The data of `payload`, as `schema` declares it.
 pub(super) fn enforce<'a>(
-    payload: Payload<'a>,
+    payload: MlflowPayload<'a>,
     schema: Option<&InputSchema>,
     kind: PayloadKind,
 ) -> Result<ModelData<'a>> {
@@ -144,12 +144,12 @@ pub(super) fn enforce<'a>(
     }
 }
 
-fn without_schema(payload: Payload<'_>) -> Result<ModelData<'_>> {
+fn without_schema(payload: MlflowPayload<'_>) -> Result<ModelData<'_>> {
     match payload {
-        Payload::Table(table) => Ok(ModelData::Table(table)),
-        Payload::Records(_) => Err(fault::unexpected("the input is a list of dictionaries")),
-        Payload::Array(node) => Ok(ModelData::Array(NodeArray::of(node)?)),
-        Payload::Named(members) => {
+        MlflowPayload::Table(table) => Ok(ModelData::Table(table)),
+        MlflowPayload::Records(_) => Err(fault::unexpected("the input is a list of dictionaries")),
+        MlflowPayload::Array(node) => Ok(ModelData::Array(NodeArray::of(node)?)),
+        MlflowPayload::Named(members) => {
             let mut named = Vec::with_capacity(members.len());
             for (name, node) in members {
                 named.push((name, NodeArray::of(node)?));
@@ -160,13 +160,13 @@ fn without_schema(payload: Payload<'_>) -> Result<ModelData<'_>> {
 }
 
 /// The payload as a table.
-fn as_table<'a>(payload: Payload<'a>, columns: &[ColumnSpec]) -> Result<Table<'a>> {
+fn as_table<'a>(payload: MlflowPayload<'a>, columns: &[ColumnSpec]) -> Result<MlflowTable<'a>> {
     let table = match payload {
-        Payload::Table(table) => Ok(table),
-        Payload::Records(list) => Table::from_records(list),
-        Payload::Array(node) => match (node, columns) {
+        MlflowPayload::Table(table) => Ok(table),
+        MlflowPayload::Records(list) => MlflowTable::from_records(list),
+        MlflowPayload::Array(node) => match (node, columns) {
             (Node::List(list), [ColumnSpec { name: Some(name), .. }]) => {
-                Table::of_columns(vec![(ColumnName::Text(name.clone()), list)])
+                MlflowTable::of_columns(vec![(ColumnName::Text(name.clone()), list)])
             }
             (node, _) => {
                 let mut array = NodeArray::of(node)?;
@@ -174,10 +174,10 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[ColumnSpec]) -> Result<Table<'a
                     array = array.cast(&ValueType::of_column(&first.dtype))?;
                 }
                 let width = array.width();
-                Table::of_matrix(array.values, width)
+                MlflowTable::of_matrix(array.values, width)
             }
         },
-        Payload::Named(members) => of_members(members, columns),
+        MlflowPayload::Named(members) => of_members(members, columns),
     };
     table.map_err(|reason| {
         reason.into_error(|why| {
@@ -194,7 +194,7 @@ fn as_table<'a>(payload: Payload<'a>, columns: &[ColumnSpec]) -> Result<Table<'a
 fn of_members<'a>(
     members: Vec<(String, Node<'a>)>,
     columns: &[ColumnSpec],
-) -> Result<Table<'a>, Reason> {
+) -> Result<MlflowTable<'a>, Reason> {
     let of_lists = columns
         .iter()
         .filter(|column| matches!(column.dtype, ColumnType::Array(_) | ColumnType::SparkVector));
@@ -221,15 +221,15 @@ fn of_members<'a>(
         };
         table.push((name, values));
     }
-    Table::of_columns(table)
+    MlflowTable::of_columns(table)
 }
 
 /// The columns that the signature declares, in its order, converted to its types.
 fn enforce_columns<'a>(
-    table: Table<'a>,
+    table: MlflowTable<'a>,
     columns: &[ColumnSpec],
     kind: PayloadKind,
-) -> Result<Table<'a>> {
+) -> Result<MlflowTable<'a>> {
     let names: Option<Vec<&str>> = columns.iter().map(|column| column.name.as_deref()).collect();
     if let Some(names) = &names {
         let required = columns.iter().filter(|column| !column.is_optional);
@@ -265,7 +265,7 @@ fn enforce_columns<'a>(
         }
         typed.push(TableColumn { name, values });
     }
-    Ok(Table { columns: typed, rows })
+    Ok(MlflowTable { columns: typed, rows })
 }
 
 /// The inputs of a request, to be taken by name.
@@ -345,7 +345,7 @@ fn check_present<'n>(
 
 /// The data for a signature of one tensor without a name.
 fn enforce_array<'a>(
-    payload: Payload<'a>,
+    payload: MlflowPayload<'a>,
     tensors: &[TensorInput],
     kind: PayloadKind,
 ) -> Result<ModelData<'a>> {
@@ -354,13 +354,13 @@ fn enforce_array<'a>(
     };
     let to = tensor_type(tensor, kind);
     let mut table = match payload {
-        Payload::Array(node) => {
+        MlflowPayload::Array(node) => {
             let array = NodeArray::of(node)?.cast(&to)?.check_shape(&tensor.shape)?;
             return Ok(ModelData::Array(array));
         }
-        Payload::Named(_) => return Err(no_array("dict")),
-        Payload::Records(_) => return Err(no_array("list")),
-        Payload::Table(table) => table,
+        MlflowPayload::Named(_) => return Err(no_array("dict")),
+        MlflowPayload::Records(_) => return Err(no_array("list")),
+        MlflowPayload::Table(table) => table,
     };
     if table.columns.is_empty() {
         return Err(fault::schema("Input DataFrame is empty."));
@@ -423,7 +423,7 @@ fn no_array(kind: &str) -> Error {
 }
 
 /// The values of a table by rows.
-pub(super) fn into_matrix(table: Table<'_>) -> Result<NodeArray<'_>> {
+pub(super) fn into_matrix(table: MlflowTable<'_>) -> Result<NodeArray<'_>> {
     let (rows, width) = (table.rows, table.columns.len());
     reserve_values(rows.saturating_mul(width))?;
     let mut columns: Vec<_> =
@@ -474,22 +474,22 @@ fn reshaped_column<'a>(
 
 /// The data for a signature of named tensors.
 fn enforce_named<'a>(
-    payload: Payload<'a>,
+    payload: MlflowPayload<'a>,
     tensors: &[TensorInput],
     kind: PayloadKind,
 ) -> Result<ModelData<'a>> {
-    let is_table = matches!(payload, Payload::Table(_));
+    let is_table = matches!(payload, MlflowPayload::Table(_));
     let given: Vec<(ColumnName, Node<'a>)> = match (payload, tensors) {
-        (Payload::Table(table), _) => {
+        (MlflowPayload::Table(table), _) => {
             table.columns.into_iter().map(|it| (it.name, Node::List(it.values))).collect()
         }
-        (Payload::Named(members), _) => {
+        (MlflowPayload::Named(members), _) => {
             members.into_iter().map(|(name, node)| (ColumnName::Text(name), node)).collect()
         }
-        (Payload::Array(node), [TensorInput { name: Some(name), .. }]) => {
+        (MlflowPayload::Array(node), [TensorInput { name: Some(name), .. }]) => {
             vec![(ColumnName::Text(name.clone()), node)]
         }
-        (Payload::Array(_) | Payload::Records(_), _) => Vec::new(),
+        (MlflowPayload::Array(_) | MlflowPayload::Records(_), _) => Vec::new(),
     };
     let names: Vec<&str> = tensors.iter().filter_map(|tensor| tensor.name.as_deref()).collect();
     check_present(given.iter().map(|(name, _)| name), &names, &names)?;

@@ -6,7 +6,7 @@ use super::cast::float;
 use super::enforce::{ModelData, NodeArray, into_matrix};
 use super::fault::{self, Reason};
 use super::node::Node;
-use super::table::{ColumnName, Table, TableColumn};
+use super::table::{ColumnName, MlflowTable, TableColumn};
 use tensorserve_codec::json::java::number_text;
 use tensorserve_codec::json::number::Number;
 use tensorserve_core::engine::ModelHandle;
@@ -18,7 +18,7 @@ use tensorserve_tensor::{
 };
 
 /// The names of the columns, if all have one.
-pub(super) fn column_names<'t>(table: &'t Table<'_>) -> Option<Vec<&'t str>> {
+pub(super) fn column_names<'t>(table: &'t MlflowTable<'_>) -> Option<Vec<&'t str>> {
     let name = |column: &'t TableColumn<'_>| match &column.name {
         ColumnName::Text(name) => Some(name.as_str()),
         ColumnName::Place(_) => None,
@@ -98,7 +98,7 @@ pub(super) fn tensors(
 }
 
 /// The rows of a table; those of its lists, if it has one column of lists.
-fn of_table(mut table: Table<'_>) -> Result<NodeArray<'_>> {
+fn of_table(mut table: MlflowTable<'_>) -> Result<NodeArray<'_>> {
     let has_lists = table.columns.iter().flat_map(|column| &column.values).any(|v| !v.is_scalar());
     match table.columns.pop() {
         Some(column) if has_lists && table.columns.is_empty() => {

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use self::enforce::{ModelData, PayloadKind};
 use self::node::Node;
 use self::outputs::PredictionsForm;
-use self::payload::{JsonRequest, Payload};
-use self::table::Table;
+use self::payload::{JsonRequest, MlflowPayload};
+use self::table::MlflowTable;
 use tensorserve_auth::Permission;
 use tensorserve_codec::row_text::{OutputText, RowText};
 use tensorserve_core::engine::{
@@ -267,7 +267,7 @@ fn decode(
 /// scikit-learn refuses data without rows.
 fn check_rows(data: &ModelData<'_>, flavor: Flavor) -> Result<()> {
     match data {
-        ModelData::Table(Table { rows: 0, .. }) if flavor == Flavor::Sklearn => {
+        ModelData::Table(MlflowTable { rows: 0, .. }) if flavor == Flavor::Sklearn => {
             Err(fault::unexpected("Found array with 0 sample(s) while a minimum of 1 is required."))
         }
         ModelData::Table(_) | ModelData::Array(_) | ModelData::Named(_) => Ok(()),
@@ -299,18 +299,20 @@ fn found_signature(
     }
 }
 
-type Parts<'a> = (Payload<'a>, PayloadKind, Option<Node<'a>>);
+type Parts<'a> = (MlflowPayload<'a>, PayloadKind, Option<Node<'a>>);
 
 /// The data and the parameters of a body.
 fn read<'a>(format: BodyType, body: &'a [u8], model: &MlflowModel) -> Result<Parts<'a>> {
     if format == BodyType::Csv {
         let table = csv::read(body, model.signature.inputs.as_ref())?;
-        return Ok((Payload::Table(table), PayloadKind::Csv, None));
+        return Ok((MlflowPayload::Table(table), PayloadKind::Csv, None));
     }
     let JsonRequest { payload, params } = payload::read(body, model.signature.inputs.as_ref())?;
     let kind = match payload {
-        Payload::Table(_) => PayloadKind::Table,
-        Payload::Array(_) | Payload::Named(_) | Payload::Records(_) => PayloadKind::Other,
+        MlflowPayload::Table(_) => PayloadKind::Table,
+        MlflowPayload::Array(_) | MlflowPayload::Named(_) | MlflowPayload::Records(_) => {
+            PayloadKind::Other
+        }
     };
     Ok((payload, kind, params))
 }

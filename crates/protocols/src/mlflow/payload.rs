@@ -4,16 +4,16 @@ use tensorserve_mlflow::schema::InputSchema;
 
 use super::fault;
 use super::node::Node;
-use super::table::{COLUMN_BYTES, GrowingColumns, Table};
+use super::table::{COLUMN_BYTES, GrowingColumns, MlflowTable};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::names::{limited, quoted};
 
 /// The data of a request.
 #[derive(Debug)]
-pub(super) enum Payload<'a> {
+pub(super) enum MlflowPayload<'a> {
     /// A table.
-    Table(Table<'a>),
+    Table(MlflowTable<'a>),
     /// A list of objects, which becomes a table for a signature of columns.
     Records(Vec<Node<'a>>),
     /// Nested lists, or one value.
@@ -25,7 +25,7 @@ pub(super) enum Payload<'a> {
 /// A request in JSON.
 #[derive(Debug)]
 pub(super) struct JsonRequest<'a> {
-    pub(super) payload: Payload<'a>,
+    pub(super) payload: MlflowPayload<'a>,
     /// The parameters.
     pub(super) params: Option<Node<'a>>,
 }
@@ -57,8 +57,8 @@ pub(super) fn read<'a>(body: &'a [u8], schema: Option<&InputSchema>) -> Result<J
     let params = document.take("params");
     let value = document.take(format).unwrap_or(Node::Null);
     let payload = match format {
-        "dataframe_split" => Payload::Table(Table::of_split(value)?),
-        "dataframe_records" => Payload::Table(Table::of_records(value)?),
+        "dataframe_split" => MlflowPayload::Table(MlflowTable::of_split(value)?),
+        "dataframe_records" => MlflowPayload::Table(MlflowTable::of_records(value)?),
         "instances" => instances(value, schema)?,
         _ => inputs(value, schema)?,
     };
@@ -66,10 +66,10 @@ pub(super) fn read<'a>(body: &'a [u8], schema: Option<&InputSchema>) -> Result<J
 }
 
 /// The value of `instances`: rows. Objects become columns.
-fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payload<'a>> {
+fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<MlflowPayload<'a>> {
     if !matches!(&value, Node::List(list) if matches!(list.first(), Some(Node::Object(_)))) {
         let payload = inputs(value, schema)?;
-        if let Payload::Named(members) = &payload {
+        if let MlflowPayload::Named(members) = &payload {
             check_lengths(members)?;
         }
         return Ok(payload);
@@ -94,7 +94,7 @@ fn instances<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payloa
     let columns: Vec<(String, Node<'_>)> =
         columns.columns.into_iter().map(|(name, values)| (name, Node::List(values))).collect();
     check_lengths(&columns)?;
-    Ok(Payload::Named(columns))
+    Ok(MlflowPayload::Named(columns))
 }
 
 /// All lists must have the same length.
@@ -110,24 +110,24 @@ fn check_lengths(columns: &[(String, Node<'_>)]) -> Result<()> {
 }
 
 /// The value of `inputs`: columns, records or an array.
-fn inputs<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<Payload<'a>> {
+fn inputs<'a>(value: Node<'a>, schema: Option<&InputSchema>) -> Result<MlflowPayload<'a>> {
     match value {
         Node::Object(members) => {
             check_names(schema)?;
             budget::reserve(members.len().saturating_mul(COLUMN_BYTES))?;
-            Ok(Payload::Named(members))
+            Ok(MlflowPayload::Named(members))
         }
         Node::List(list)
             if !list.is_empty() && list.iter().all(|item| matches!(item, Node::Object(_))) =>
         {
-            Ok(Payload::Records(list))
+            Ok(MlflowPayload::Records(list))
         }
         value @ (Node::Null
         | Node::Bool(_)
         | Node::Int(_)
         | Node::Float(_)
         | Node::Text(_)
-        | Node::List(_)) => Ok(Payload::Array(value)),
+        | Node::List(_)) => Ok(MlflowPayload::Array(value)),
     }
 }
 

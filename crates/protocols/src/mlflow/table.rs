@@ -13,7 +13,7 @@ pub(super) const COLUMN_BYTES: usize = 320;
 
 /// A table. All columns have the same number of values.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Table<'a> {
+pub(super) struct MlflowTable<'a> {
     pub(super) columns: Vec<TableColumn<'a>>,
     pub(super) rows: usize,
 }
@@ -44,7 +44,7 @@ impl ColumnName {
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> MlflowTable<'a> {
     /// A table of columns with these names, whose values are lists of the same length.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
             return Err("All arrays must be of the same length".to_owned().into());
         }
         let columns = columns.into_iter().map(|(name, values)| TableColumn { name, values });
-        Ok(Table { columns: columns.collect(), rows })
+        Ok(MlflowTable { columns: columns.collect(), rows })
     }
 
     /// A table of these rows; shorter rows end with missing values. Columns without `names` are numbered.
@@ -87,7 +87,7 @@ impl<'a> Table<'a> {
                 column.push(fields.next().unwrap_or(Node::Null));
             }
         }
-        Table::of_columns(names.into_iter().zip(columns).collect())
+        MlflowTable::of_columns(names.into_iter().zip(columns).collect())
     }
 
     /// A table of rows of `width` values each.
@@ -101,7 +101,7 @@ impl<'a> Table<'a> {
             }
         }
         let columns = columns.into_iter().enumerate();
-        Table::of_columns(
+        MlflowTable::of_columns(
             columns.map(|(place, values)| (ColumnName::Place(place), values)).collect(),
         )
     }
@@ -127,7 +127,7 @@ impl<'a> Table<'a> {
         }
         let (names, index) = (value.take("columns"), value.take("index"));
         let data = value.take("data").unwrap_or(Node::Null);
-        Table::from_split(data, names, index.as_ref()).map_err(|reason| {
+        MlflowTable::from_split(data, names, index.as_ref()).map_err(|reason| {
             reason.into_error(|why| {
                 fault::invalid_input(format_args!(
                 "Provided dataframe_split field is not a valid dataframe representation in 'split' \
@@ -161,7 +161,7 @@ impl<'a> Table<'a> {
             Some(Node::List(names)) => Some(column_names(&names)?),
             Some(other) => return Err(format!("columns is of type {}", other.type_name()).into()),
         };
-        Table::of_rows(rows_of(list)?, names)
+        MlflowTable::of_rows(rows_of(list)?, names)
     }
 
     /// The value of `dataframe_records`.
@@ -172,7 +172,7 @@ impl<'a> Table<'a> {
                 "Dataframe records format must be a list of records. Got {what}."
             )));
         };
-        Table::from_records(list).map_err(|reason| {
+        MlflowTable::from_records(list).map_err(|reason| {
             reason.into_error(|why| {
                 fault::invalid_input(format_args!(
                     "Provided dataframe_records field is not a valid dataframe representation in \
@@ -185,7 +185,7 @@ impl<'a> Table<'a> {
     /// A table of objects, or of rows. A member that an object does not have is a missing value.
     pub(super) fn from_records(list: Vec<Node<'a>>) -> Result<Self, Reason> {
         if !list.iter().any(|record| matches!(record, Node::Object(_))) {
-            return Table::of_rows(rows_of(list)?, None);
+            return MlflowTable::of_rows(rows_of(list)?, None);
         }
         let rows = list.len();
         let mut columns = GrowingColumns::default();
@@ -205,7 +205,9 @@ impl<'a> Table<'a> {
             columns.fill(at, rows)?;
         }
         let named = columns.columns.into_iter();
-        Table::of_columns(named.map(|(name, values)| (ColumnName::Text(name), values)).collect())
+        MlflowTable::of_columns(
+            named.map(|(name, values)| (ColumnName::Text(name), values)).collect(),
+        )
     }
 }
 
@@ -316,15 +318,15 @@ fn into_row(node: Node<'_>) -> Vec<Node<'_>> {
 mod tests {
     use super::*;
 
-    fn split(text: &str) -> Result<Table<'_>> {
-        Table::of_split(Node::read(text.as_bytes()).expect("JSON"))
+    fn split(text: &str) -> Result<MlflowTable<'_>> {
+        MlflowTable::of_split(Node::read(text.as_bytes()).expect("JSON"))
     }
 
-    fn records(text: &str) -> Result<Table<'_>> {
-        Table::of_records(Node::read(text.as_bytes()).expect("JSON"))
+    fn records(text: &str) -> Result<MlflowTable<'_>> {
+        MlflowTable::of_records(Node::read(text.as_bytes()).expect("JSON"))
     }
 
-    fn brief(table: &Table<'_>) -> String {
+    fn brief(table: &MlflowTable<'_>) -> String {
         let column =
             |column: &TableColumn<'_>| format!("{}={:?}", column.name.shown(), column.values);
         table.columns.iter().map(column).collect::<Vec<_>>().join(" ")

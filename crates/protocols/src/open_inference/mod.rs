@@ -18,7 +18,7 @@ use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Error;
 
 use self::describe::ModelMetadata;
-use self::model_config::ModelConfig;
+use self::model_config::TritonModelConfig;
 use self::repository::IndexEntry;
 use self::request::{NamedModel, signature_of};
 use self::response::Encoded;
@@ -317,7 +317,7 @@ impl RestApi {
     }
 
     fn config(&self, request: RoutedRequest<'_>) -> Answer {
-        Ok(json(&ModelConfig::of(&self.engine, &named(&request))?.json()))
+        Ok(json(&TritonModelConfig::of(&self.engine, &named(&request))?.json()))
     }
 
     fn statistics(&self, request: RoutedRequest<'_>) -> Answer {

@@ -22,7 +22,7 @@ pub(super) struct TensorConfig {
 }
 
 /// The configuration of a version.
-pub(super) struct ModelConfig {
+pub(super) struct TritonModelConfig {
     pub(super) name: String,
     pub(super) platform: String,
     /// 0 if requests are not batched.
@@ -31,7 +31,7 @@ pub(super) struct ModelConfig {
     pub(super) outputs: Vec<TensorConfig>,
 }
 
-impl ModelConfig {
+impl TritonModelConfig {
     /// # Errors
     /// If the model or the version is not ready.
     pub(super) fn of(engine: &Engine, named: &NamedModel) -> Result<Self> {
@@ -48,7 +48,7 @@ impl ModelConfig {
             };
             specs.iter().map(config).collect()
         };
-        Ok(ModelConfig {
+        Ok(TritonModelConfig {
             name: named.name.clone(),
             platform: platform_of(&handle),
             max_batch_size: if is_batched { batching.max_batch_size } else { 0 },

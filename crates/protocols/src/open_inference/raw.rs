@@ -85,16 +85,16 @@ pub(super) fn is_shareable(tensor: &Tensor) -> bool {
 /// If a string is longer than its length can say, or there is no memory for a copy.
 pub(super) fn bytes(tensor: &Tensor) -> Result<Bytes> {
     /// The bytes of a tensor, which keep it in memory.
-    struct Shared(Tensor);
+    struct SharedTensor(Tensor);
 
-    impl AsRef<[u8]> for Shared {
+    impl AsRef<[u8]> for SharedTensor {
         fn as_ref(&self) -> &[u8] {
             self.0.bytes()
         }
     }
 
     if is_shareable(tensor) {
-        return Ok(Bytes::from_owner(Shared(tensor.clone())));
+        return Ok(Bytes::from_owner(SharedTensor(tensor.clone())));
     }
     let mut copied = Vec::new();
     budget::grow(&mut copied, len(tensor))?;

@@ -6,7 +6,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::describe::{self, ModelMetadata, TensorMetadata};
-use super::model_config::{ModelConfig, TensorConfig};
+use super::model_config::{TensorConfig, TritonModelConfig};
 use super::request::NamedModel;
 use super::settings::{self, LogSettings};
 use super::shared_memory::{Region, Regions};
@@ -190,7 +190,7 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::ModelConfigRequest>,
     ) -> Result<Response<proto::ModelConfigResponse>, Status> {
         let proto::ModelConfigRequest { name, version } = request.into_inner();
-        let config = ModelConfig::of(&self.engine, &NamedModel { name, version });
+        let config = TritonModelConfig::of(&self.engine, &NamedModel { name, version });
         let config = config.map(|config| Some(config_proto(&config)));
         wrapped("ModelConfig", config.map(|config| proto::ModelConfigResponse { config }))
     }
@@ -356,7 +356,7 @@ fn metadata_proto(metadata: ModelMetadata) -> proto::ModelMetadataResponse {
     }
 }
 
-fn config_proto(config: &ModelConfig) -> proto::ModelConfig {
+fn config_proto(config: &TritonModelConfig) -> proto::ModelConfig {
     let dtype = |tensor: &TensorConfig| {
         DataType::from_str_name(&tensor.type_name()).unwrap_or(DataType::TypeInvalid).into()
     };

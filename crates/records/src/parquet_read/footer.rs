@@ -44,7 +44,7 @@ pub(super) fn check(metadata: &[u8]) -> Result<()> {
 }
 
 /// An element of the schema.
-struct Element {
+struct SchemaElement {
     /// The bytes of its name.
     name: u64,
     /// The number of its children: none if it is a column.
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
         let mut paths = 0_u64;
         let mut around: Vec<Group> = Vec::new();
         for _ in 0..count {
-            let Element { name, children } = self.element()?;
+            let SchemaElement { name, children } = self.element()?;
             if children > count {
                 return Err(damaged());
             }
@@ -122,8 +122,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads an element of the schema.
-    fn element(&mut self) -> Result<Element> {
-        let (mut field, mut element) = (0, Element { name: 0, children: 0 });
+    fn element(&mut self) -> Result<SchemaElement> {
+        let (mut field, mut element) = (0, SchemaElement { name: 0, children: 0 });
         while let Some(kind) = self.field(&mut field)? {
             match (field, kind) {
                 (CHILDREN, 4..=6) => {

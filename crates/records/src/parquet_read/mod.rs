@@ -62,10 +62,10 @@ pub struct ParquetRows {
     max_record_bytes: usize,
     /// How many bytes of JSON have been handed out.
     offset: u64,
-    state: State,
+    state: ParquetReaderState,
 }
 
-enum State {
+enum ParquetReaderState {
     Running,
     Ended,
     Failed(Error),
@@ -98,7 +98,7 @@ impl ParquetRows {
                 }),
             }
         })?;
-        let (pending, state) = (Vec::new(), State::Running);
+        let (pending, state) = (Vec::new(), ParquetReaderState::Running);
         Ok(ParquetRows { rows, pending, read: 0, max_record_bytes, offset: 0, state })
     }
 
@@ -132,8 +132,8 @@ impl ParquetRows {
             return Ok(Some(Chunk { bytes: bytes.into(), records }));
         }
         match &self.state {
-            State::Failed(error) => Err(error.duplicate()),
-            State::Running | State::Ended => Ok(None),
+            ParquetReaderState::Failed(error) => Err(error.duplicate()),
+            ParquetReaderState::Running | ParquetReaderState::Ended => Ok(None),
         }
     }
 
@@ -146,7 +146,7 @@ impl ParquetRows {
 
     /// Appends the line of the next row; false at the end of the file, or if it failed.
     fn read_row(&mut self, out: &mut Vec<u8>) -> bool {
-        if !matches!(self.state, State::Running) {
+        if !matches!(self.state, ParquetReaderState::Running) {
             return false;
         }
         let number = self.read.saturating_add(1);
@@ -163,8 +163,8 @@ impl ParquetRows {
                 self.read = number;
                 return true;
             }
-            Ok(false) => self.state = State::Ended,
-            Err(error) => self.state = State::Failed(error),
+            Ok(false) => self.state = ParquetReaderState::Ended,
+            Err(error) => self.state = ParquetReaderState::Failed(error),
         }
         false
     }

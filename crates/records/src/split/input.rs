@@ -22,10 +22,10 @@ pub(super) struct Input<R> {
     offset: u64,
     /// How much of a new allocation to reserve, so that one chunk's bytes need no second one.
     ahead: usize,
-    state: State,
+    state: InputState,
 }
 
-enum State {
+enum InputState {
     Reading,
     /// The source failed; what was read before is in the buffer.
     Failed(Error),
@@ -34,7 +34,7 @@ enum State {
 
 impl<R: Read> Input<R> {
     pub(super) fn new(source: R) -> Self {
-        let state = State::Reading;
+        let state = InputState::Reading;
         Input { source, buffer: BytesMut::new(), offset: 0, ahead: MIN_AHEAD, state }
     }
 
@@ -65,9 +65,9 @@ impl<R: Read> Input<R> {
     /// the source ends or fails, however few bytes the source gives at once.
     pub(super) fn more(&mut self) -> Result<bool> {
         match &self.state {
-            State::Reading => {}
-            State::Failed(error) => return Err(error.duplicate()),
-            State::Ended => return Ok(false),
+            InputState::Reading => {}
+            InputState::Failed(error) => return Err(error.duplicate()),
+            InputState::Ended => return Ok(false),
         }
         let before = self.buffer.len();
         if self.buffer.capacity() - before < BLOCK {
@@ -78,7 +78,7 @@ impl<R: Read> Input<R> {
         while let Some(free) = self.buffer.get_mut(filled..).filter(|free| !free.is_empty()) {
             match self.source.read(free) {
                 Ok(0) => {
-                    self.state = State::Ended;
+                    self.state = InputState::Ended;
                     break;
                 }
                 // No reader may claim more than there was space for.
@@ -86,15 +86,15 @@ impl<R: Read> Input<R> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let at = self.offset_of(filled);
-                    self.state = State::Failed(read_error(error, at));
+                    self.state = InputState::Failed(read_error(error, at));
                     break;
                 }
             }
         }
         self.buffer.truncate(filled);
         match &self.state {
-            State::Failed(error) if filled == before => Err(error.duplicate()),
-            State::Reading | State::Failed(_) | State::Ended => Ok(filled > before),
+            InputState::Failed(error) if filled == before => Err(error.duplicate()),
+            InputState::Reading | InputState::Failed(_) | InputState::Ended => Ok(filled > before),
         }
     }
 

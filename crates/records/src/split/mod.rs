@@ -146,10 +146,10 @@ pub struct Splitter<R> {
     limit: Limit,
     /// The line or the number of the next record.
     next_line: u64,
-    state: State,
+    state: SplitterState,
 }
 
-enum State {
+enum SplitterState {
     /// At the first byte of the source.
     Start,
     Running,
@@ -158,7 +158,7 @@ enum State {
 }
 
 /// A record in the buffer, and the line after it.
-struct Found {
+struct FoundRecord {
     span: RecordSpan,
     /// Whether the content is in the buffer for joined contents.
     is_joined: bool,
@@ -173,7 +173,7 @@ impl<R: Read> Splitter<R> {
             options,
             limit: Limit { bytes: options.max_record_bytes },
             next_line: 1,
-            state: State::Start,
+            state: SplitterState::Start,
         }
     }
 
@@ -195,21 +195,21 @@ impl<R: Read> Splitter<R> {
     /// returned then, and every later call returns the same error.
     pub fn next_chunk(&mut self, max_records: usize, max_bytes: usize) -> Result<Option<Chunk>> {
         match &self.state {
-            State::Done => return Ok(None),
-            State::Failed(error) => return Err(error.duplicate()),
-            State::Start | State::Running => {}
+            SplitterState::Done => return Ok(None),
+            SplitterState::Failed(error) => return Err(error.duplicate()),
+            SplitterState::Start | SplitterState::Running => {}
         }
         self.input.expect(max_bytes);
         let mut records = Vec::with_capacity(max_records.min(EXPECTED_RECORDS));
         let mut joined = Joined::default();
         if let Err(error) = self.collect(max_records, max_bytes, &mut records, &mut joined) {
-            self.state = State::Failed(error.duplicate());
+            self.state = SplitterState::Failed(error.duplicate());
             if records.is_empty() {
                 return Err(error);
             }
         }
         let Some(last) = records.last() else {
-            self.state = State::Done;
+            self.state = SplitterState::Done;
             return Ok(None);
         };
         let bytes = joined.behind(self.input.take(last.framed_end), &mut records);
@@ -225,8 +225,8 @@ impl<R: Read> Splitter<R> {
         &mut self,
         is_taken: impl FnOnce(&[u8]) -> Result<bool>,
     ) -> Result<Option<Bytes>> {
-        if matches!(self.state, State::Start) {
-            self.state = State::Running;
+        if matches!(self.state, SplitterState::Start) {
+            self.state = SplitterState::Running;
             self.skip_byte_order_mark()?;
         }
         let Some(found) = self.find(0, usize::MAX, &mut Vec::new())? else { return Ok(None) };
@@ -247,8 +247,8 @@ impl<R: Read> Splitter<R> {
         records: &mut Vec<RecordSpan>,
         joined: &mut Joined,
     ) -> Result<()> {
-        if matches!(self.state, State::Start) {
-            self.state = State::Running;
+        if matches!(self.state, SplitterState::Start) {
+            self.state = SplitterState::Running;
             self.skip_byte_order_mark()?;
         }
         let mut at = 0;
@@ -283,7 +283,12 @@ impl<R: Read> Splitter<R> {
     }
 
     /// The record that starts at `at` in the buffer.
-    fn find(&mut self, at: usize, max_bytes: usize, joined: &mut Vec<u8>) -> Result<Option<Found>> {
+    fn find(
+        &mut self,
+        at: usize,
+        max_bytes: usize,
+        joined: &mut Vec<u8>,
+    ) -> Result<Option<FoundRecord>> {
         let (line, limit) = (self.next_line, self.limit);
         match self.options.split {
             Split::Line | Split::JsonLines | Split::Csv => self.find_text(at, max_bytes),
@@ -299,7 +304,7 @@ impl<R: Read> Splitter<R> {
                 let record = recordio::record(&mut self.input, at, line, limit, joined)?;
                 Ok(record.map(|record| {
                     let recordio::Record { start, end, is_joined, framed_end } = record;
-                    Found { is_joined, ..self.found(at, start, end, framed_end, line, 1) }
+                    FoundRecord { is_joined, ..self.found(at, start, end, framed_end, line, 1) }
                 }))
             }
         }
@@ -313,15 +318,15 @@ impl<R: Read> Splitter<R> {
         framed_end: usize,
         line: u64,
         lines: u64,
-    ) -> Found {
+    ) -> FoundRecord {
         let offset = self.input.offset_of(framed_start);
         let span = RecordSpan { start, end, framed_start, framed_end, line, offset };
-        Found { span, is_joined: false, next_line: line.saturating_add(lines) }
+        FoundRecord { span, is_joined: false, next_line: line.saturating_add(lines) }
     }
 
     /// The first record at or after `at`, which is line `self.next_line`. Blank lines at the start of
     /// the buffer leave it, so that memory does not grow with them.
-    fn find_text(&mut self, mut at: usize, max_bytes: usize) -> Result<Option<Found>> {
+    fn find_text(&mut self, mut at: usize, max_bytes: usize) -> Result<Option<FoundRecord>> {
         let mut number = self.next_line;
         let is_csv = self.options.split == Split::Csv;
         loop {
@@ -351,8 +356,8 @@ impl<R: Read> Splitter<R> {
     }
 
     /// The whole object, once.
-    fn find_whole(&mut self) -> Result<Option<Found>> {
-        if matches!(self.state, State::Done) {
+    fn find_whole(&mut self) -> Result<Option<FoundRecord>> {
+        if matches!(self.state, SplitterState::Done) {
             return Ok(None);
         }
         while self.input.more()? {
@@ -360,7 +365,7 @@ impl<R: Read> Splitter<R> {
                 return Err(self.limit.object_error());
             }
         }
-        self.state = State::Done;
+        self.state = SplitterState::Done;
         let end = self.input.bytes().len();
         Ok(Some(self.found(0, 0, end, end, self.next_line, 1)))
     }

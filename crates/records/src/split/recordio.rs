@@ -58,12 +58,12 @@ pub(super) fn record<R: Read>(
     loop {
         let too_long = || limit.bytes.saturating_sub(joined.len() - joined_start);
         let part = match part(input, at, too_long())? {
-            Found::Part(part) => part,
-            Found::End if at == start => return Ok(None),
-            Found::End => return Err(damaged(input, "is truncated: its last part is missing")),
-            Found::Truncated => return Err(damaged(input, "is truncated")),
-            Found::TooLong => return Err(limit.record_error(number, input.offset_of(start))),
-            Found::NoMagic => {
+            FoundPart::Part(part) => part,
+            FoundPart::End if at == start => return Ok(None),
+            FoundPart::End => return Err(damaged(input, "is truncated: its last part is missing")),
+            FoundPart::Truncated => return Err(damaged(input, "is truncated")),
+            FoundPart::TooLong => return Err(limit.record_error(number, input.offset_of(start))),
+            FoundPart::NoMagic => {
                 return Err(damaged(
                     input,
                     "does not begin with the magic number 0xced7230a; is this a RecordIO file?",
@@ -95,7 +95,7 @@ pub(super) fn record<R: Read>(
     }
 }
 
-enum Found {
+enum FoundPart {
     Part(Part),
     End,
     Truncated,
@@ -104,26 +104,26 @@ enum Found {
 }
 
 /// The part that starts at `at`, of at most `max_bytes`.
-fn part<R: Read>(input: &mut Input<R>, at: usize, max_bytes: usize) -> Result<Found> {
+fn part<R: Read>(input: &mut Input<R>, at: usize, max_bytes: usize) -> Result<FoundPart> {
     let start = at.saturating_add(HEADER);
     if !input.fill_to(start)? {
-        return Ok(if input.bytes().len() == at { Found::End } else { Found::Truncated });
+        return Ok(if input.bytes().len() == at { FoundPart::End } else { FoundPart::Truncated });
     }
     let [a, b, c, d, length @ ..] = input.slice(at, start) else {
-        return Ok(Found::Truncated);
+        return Ok(FoundPart::Truncated);
     };
     if [*a, *b, *c, *d] != MAGIC {
-        return Ok(Found::NoMagic);
+        return Ok(FoundPart::NoMagic);
     }
     let word = length.try_into().map_or(0, u32::from_le_bytes);
     let length = usize::try_from(word & ((1 << LENGTH_BITS) - 1)).unwrap_or(usize::MAX);
     if length > max_bytes {
-        return Ok(Found::TooLong);
+        return Ok(FoundPart::TooLong);
     }
     let end = start.saturating_add(length);
     let framed_end = start.saturating_add(length.next_multiple_of(ALIGNMENT));
     if !input.fill_to(framed_end)? {
-        return Ok(Found::Truncated);
+        return Ok(FoundPart::Truncated);
     }
-    Ok(Found::Part(Part { flag: word >> LENGTH_BITS, start, end, framed_end }))
+    Ok(FoundPart::Part(Part { flag: word >> LENGTH_BITS, start, end, framed_end }))
 }

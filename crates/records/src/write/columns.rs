@@ -120,7 +120,7 @@ fn utf8(text: Vec<u8>) -> Result<ByteArray> {
     Ok(ByteArray::from(text.into_bytes()))
 }
 
-enum Values {
+enum ParquetValues {
     Integers(Vec<i64>),
     Numbers(Vec<f64>),
     Booleans(Vec<bool>),
@@ -135,19 +135,19 @@ pub(super) struct Column {
     pub(super) kind: Kind,
     /// The number of rows that have a value or a null.
     pub(super) rows: usize,
-    values: Values,
+    values: ParquetValues,
     definition: Vec<i16>,
 }
 
 impl Column {
     pub(super) fn new(name: String, kind: Kind) -> Self {
         let values = match kind {
-            Kind::Integer => Values::Integers(Vec::new()),
-            Kind::Number => Values::Numbers(Vec::new()),
-            Kind::Boolean => Values::Booleans(Vec::new()),
-            Kind::Text => Values::Texts(Vec::new()),
-            Kind::Numbers => Values::Lists { elements: Vec::new(), repetition: Vec::new() },
-            Kind::Json => Values::Json(Vec::new()),
+            Kind::Integer => ParquetValues::Integers(Vec::new()),
+            Kind::Number => ParquetValues::Numbers(Vec::new()),
+            Kind::Boolean => ParquetValues::Booleans(Vec::new()),
+            Kind::Text => ParquetValues::Texts(Vec::new()),
+            Kind::Numbers => ParquetValues::Lists { elements: Vec::new(), repetition: Vec::new() },
+            Kind::Json => ParquetValues::Json(Vec::new()),
         };
         Column { name, kind, rows: 0, values, definition: Vec::new() }
     }
@@ -186,7 +186,7 @@ impl Column {
     pub(super) fn push_null(&mut self) -> usize {
         self.rows += 1;
         self.definition.push(NULL);
-        if let Values::Lists { repetition, .. } = &mut self.values {
+        if let ParquetValues::Lists { repetition, .. } = &mut self.values {
             repetition.push(NEW_LIST);
         }
         2 * size_of::<i16>()
@@ -201,16 +201,16 @@ impl Column {
             return Ok(self.push_null());
         }
         let fits = match &mut self.values {
-            Values::Integers(values) => push_some(values, integer(value)),
-            Values::Numbers(values) => push_some(values, number(value)),
-            Values::Booleans(values) => push_some(values, boolean(value)),
-            Values::Texts(values) => push_some(values, string(value)?),
-            Values::Json(values) => {
+            ParquetValues::Integers(values) => push_some(values, integer(value)),
+            ParquetValues::Numbers(values) => push_some(values, number(value)),
+            ParquetValues::Booleans(values) => push_some(values, boolean(value)),
+            ParquetValues::Texts(values) => push_some(values, string(value)?),
+            ParquetValues::Json(values) => {
                 let mut line = Vec::with_capacity(value.len());
                 text::append_on_one_line(value, &mut line);
                 push_some(values, Some(utf8(line)?))
             }
-            Values::Lists { elements, repetition } => {
+            ParquetValues::Lists { elements, repetition } => {
                 if Kind::of(value) != Some(Kind::Numbers) {
                     return Err(self.misfit(value));
                 }
@@ -246,23 +246,23 @@ impl Column {
     pub(super) fn write(&mut self, to: &mut SerializedColumnWriter) -> Result<(), ParquetError> {
         let levels = Some(self.definition.as_slice());
         match &mut self.values {
-            Values::Integers(values) => {
+            ParquetValues::Integers(values) => {
                 to.typed::<Int64Type>().write_batch(values, levels, None)?;
                 values.clear();
             }
-            Values::Numbers(values) => {
+            ParquetValues::Numbers(values) => {
                 to.typed::<DoubleType>().write_batch(values, levels, None)?;
                 values.clear();
             }
-            Values::Booleans(values) => {
+            ParquetValues::Booleans(values) => {
                 to.typed::<BoolType>().write_batch(values, levels, None)?;
                 values.clear();
             }
-            Values::Texts(values) | Values::Json(values) => {
+            ParquetValues::Texts(values) | ParquetValues::Json(values) => {
                 to.typed::<ByteArrayType>().write_batch(values, levels, None)?;
                 values.clear();
             }
-            Values::Lists { elements, repetition } => {
+            ParquetValues::Lists { elements, repetition } => {
                 to.typed::<DoubleType>().write_batch(elements, levels, Some(repetition))?;
                 elements.clear();
                 repetition.clear();

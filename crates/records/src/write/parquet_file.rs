@@ -37,7 +37,7 @@ pub(super) struct ParquetWriter {
     /// Until the columns are known.
     file: Option<File>,
     /// From then on.
-    table: Option<Table>,
+    table: Option<ParquetTable>,
     /// Records that were null before the columns were known.
     leading_nulls: usize,
     records: usize,
@@ -49,11 +49,11 @@ impl ParquetWriter {
     }
 
     /// Starts the file with these columns.
-    fn open(&mut self, layout: Layout) -> Result<&mut Table> {
+    fn open(&mut self, layout: Layout) -> Result<&mut ParquetTable> {
         let Some(file) = self.file.take() else {
             return Err(Error::internal("the Parquet file was not started"));
         };
-        let mut table = Table::new(file, layout)?;
+        let mut table = ParquetTable::new(file, layout)?;
         for _ in 0..std::mem::take(&mut self.leading_nulls) {
             table.push_nulls()?;
         }
@@ -87,7 +87,7 @@ impl RecordWriter for ParquetWriter {
             let columns = vec![Column::new(ONLY_COLUMN.to_owned(), Kind::Json)];
             self.open(Layout { columns, places: None })?;
         }
-        self.table.take().map_or(Ok(()), Table::finish)
+        self.table.take().map_or(Ok(()), ParquetTable::finish)
     }
 }
 
@@ -192,7 +192,7 @@ fn mixed(is_object: bool, value: &[u8]) -> Error {
 }
 
 /// A file with its columns.
-struct Table {
+struct ParquetTable {
     file: SerializedFileWriter<File>,
     layout: Layout,
     /// Rows that are not written yet, and the memory of their values in bytes.
@@ -200,7 +200,7 @@ struct Table {
     bytes: usize,
 }
 
-impl Table {
+impl ParquetTable {
     fn new(file: File, layout: Layout) -> Result<Self> {
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
         let mut fields = Vec::with_capacity(layout.columns.len());
@@ -210,7 +210,7 @@ impl Table {
         let schema = Type::group_type_builder("schema").with_fields(fields).build();
         let schema = schema.map_err(failed)?.into();
         let file = SerializedFileWriter::new(file, schema, properties.into()).map_err(failed)?;
-        Ok(Table { file, layout, rows: 0, bytes: 0 })
+        Ok(ParquetTable { file, layout, rows: 0, bytes: 0 })
     }
 
     fn push(&mut self, output: &[u8]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::ModelEntry;
-use super::plan::{MemoryBudget, NoRoom};
+use super::plan::{ModelMemory, NoRoom};
 use super::{LifecycleManager, VersionKey};
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Code, Error};
@@ -44,9 +44,9 @@ impl FreedMemory {
 
 impl LifecycleManager {
     /// The memory of all models; `None` if it is not limited.
-    pub(super) fn memory_budget(&self) -> Option<MemoryBudget> {
+    pub(super) fn memory_budget(&self) -> Option<ModelMemory> {
         let limit = self.shared.config.memory_limit?;
-        let mut budget = MemoryBudget { limit, used: 0, leaving: 0 };
+        let mut budget = ModelMemory { limit, used: 0, leaving: 0 };
         for snapshot in self.models.values().flat_map(ModelEntry::memory) {
             budget.used = budget.used.saturating_add(snapshot.bytes);
             if snapshot.phase.is_leaving() {

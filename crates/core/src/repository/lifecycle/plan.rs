@@ -32,12 +32,12 @@ pub(super) struct PlanLimits {
     /// Fewer loads and unloads are under way than `load_threads`.
     pub(super) has_free_thread: bool,
     /// The memory of all models, if it is limited.
-    pub(super) memory: Option<MemoryBudget>,
+    pub(super) memory: Option<ModelMemory>,
 }
 
 /// The memory of all models, in bytes, by estimate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryBudget {
+pub(super) struct ModelMemory {
     pub(super) limit: u64,
     /// What versions in memory take, also those on their way there.
     pub(super) used: u64,
@@ -170,8 +170,8 @@ fn next_swap(model: &ModelSnapshot, limits: &PlanLimits) -> Option<Action> {
 }
 
 /// Whether a version may be loaded now, or later (`None`), or not.
-fn admit(model: &ModelSnapshot, number: i64, memory: Option<MemoryBudget>) -> Option<Action> {
-    let Some(MemoryBudget { limit, used, leaving }) = memory else {
+fn admit(model: &ModelSnapshot, number: i64, memory: Option<ModelMemory>) -> Option<Action> {
+    let Some(ModelMemory { limit, used, leaving }) = memory else {
         return Some(Action::Load(number));
     };
     let needed = model.versions.iter().find(|v| v.version == number)?.bytes;

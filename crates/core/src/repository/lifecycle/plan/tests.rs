@@ -195,11 +195,11 @@ fn a_load_waits_for_room_or_is_refused() {
         ("more than all memory", new(), u64::MAX, 0, refuse(u64::MAX, false)),
     ];
     for (name, model, used, leaving, want) in cases {
-        let memory = Some(MemoryBudget { limit: 250, used, leaving });
+        let memory = Some(ModelMemory { limit: 250, used, leaving });
         assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), want, "{name}");
     }
     // A version that waits for memory does not delay other actions.
-    let memory = Some(MemoryBudget { limit: 250, used: 250, leaving: 250 });
+    let memory = Some(ModelMemory { limit: 250, used: 250, leaving: 250 });
     let model = model(&[(2, Loadable)], &[(1, Failed)]);
     assert_eq!(next_action(&model, &PlanLimits { memory, ..limits() }), Some(Discard(1)));
 }
