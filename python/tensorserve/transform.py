@@ -140,7 +140,7 @@ class EntryProcess:
         self._popen = popen
 
     def send(self, numbers: Iterable[int]) -> None:
-        """Gives it entries. It takes each when it has a free lane."""
+        """Gives it entries. It takes each when it has a free entry thread."""
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._stdin.write("".join(f"{number}\n" for number in numbers))
             self._stdin.flush()

@@ -159,7 +159,7 @@ impl Batch {
 
 /// The outputs of a batch.
 #[derive(Debug, Default)]
-pub struct BatchOutput {
+pub struct BatchText {
     /// The text of all outputs.
     text: Vec<u8>,
     /// The output of each record in it; none for a bad one.
@@ -168,7 +168,7 @@ pub struct BatchOutput {
     pub(crate) bad: Vec<(usize, Error)>,
 }
 
-impl BatchOutput {
+impl BatchText {
     /// The output of each record, in order; `None` for a bad one.
     pub fn outputs(&self) -> impl Iterator<Item = Option<&[u8]>> {
         let text = |span: &Range<usize>| self.text.get(span.clone()).unwrap_or_default();
@@ -206,7 +206,7 @@ impl BatchOutput {
 }
 
 /// Runs batches on a model. Shared by all threads.
-pub struct BatchRunner {
+pub struct RecordRunner {
     job: Arc<Job>,
     model: Arc<dyn Model>,
     /// Responses of this model have no row for each record: records are run one at a time.
@@ -218,12 +218,12 @@ pub struct BatchRunner {
 /// Why a batch has no output: not for its records.
 pub type BatchFailure = Error;
 
-impl BatchRunner {
+impl RecordRunner {
     /// A runner for a job.
     #[must_use]
     pub fn new(job: Arc<Job>, model: Arc<dyn Model>) -> Self {
         let busy = AtomicU64::new(0);
-        BatchRunner { job, model, is_one_at_a_time: AtomicBool::new(false), busy }
+        RecordRunner { job, model, is_one_at_a_time: AtomicBool::new(false), busy }
     }
 
     /// The time that all runs have taken, in nanoseconds.
@@ -245,9 +245,9 @@ impl BatchRunner {
     ///
     /// # Errors
     /// If the model is not available, or the batch cannot be divided to find the record at fault.
-    pub fn run(&self, batch: &Batch) -> Result<BatchOutput, BatchFailure> {
+    pub fn run(&self, batch: &Batch) -> Result<BatchText, BatchFailure> {
         let start = Instant::now();
-        let mut output = BatchOutput::default();
+        let mut output = BatchText::default();
         output.spans.reserve(batch.len());
         let done = self.run_pieces(batch, &mut output);
         self.busy.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(0), Relaxed);
@@ -255,7 +255,7 @@ impl BatchRunner {
     }
 
     /// Runs the batch, then halves of what fails, until the records at fault are found.
-    fn run_pieces(&self, batch: &Batch, output: &mut BatchOutput) -> Result<(), BatchFailure> {
+    fn run_pieces(&self, batch: &Batch, output: &mut BatchText) -> Result<(), BatchFailure> {
         let step = if self.runs_alone(batch) { 1 } else { batch.len().max(1) };
         let mut pieces: Vec<Range<usize>> = Vec::new();
         let mut start = 0;
@@ -303,7 +303,7 @@ impl BatchRunner {
         &self,
         batch: &Batch,
         piece: Range<usize>,
-        output: &mut BatchOutput,
+        output: &mut BatchText,
     ) -> Result<(), BatchFailure> {
         let length = (output.text.len(), output.spans.len());
         let attempt = || {
@@ -317,7 +317,7 @@ impl BatchRunner {
         retried(self.job.retries, attempt, |_| ())
     }
 
-    fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchOutput) -> Result<()> {
+    fn run_once(&self, batch: &Batch, piece: Range<usize>, output: &mut BatchText) -> Result<()> {
         let payload = self.payload(batch, piece.clone())?;
         if matches!(batch.records, Records::Documents(_)) {
             let document = self.model.document(payload)?;
@@ -357,7 +357,7 @@ impl BatchRunner {
         batch: &Batch,
         piece: Range<usize>,
         response: &OutputText,
-        output: &mut BatchOutput,
+        output: &mut BatchText,
     ) -> Result<bool> {
         let count = piece.len();
         let found;
@@ -395,7 +395,7 @@ impl BatchRunner {
         batch: &Batch,
         index: usize,
         prediction: &[u8],
-        output: &mut BatchOutput,
+        output: &mut BatchText,
     ) -> Result<()> {
         let shaping = &self.job.shaping;
         if shaping.keeps_predictions() {

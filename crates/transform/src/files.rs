@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::batch::{Batch, BatchOutput};
+use crate::batch::{Batch, BatchText};
 use crate::job::OnBadRecord;
 use crate::output::{CompleteOutput, ObjectWriter};
 use crate::plan::{Entry, PlannedObject};
@@ -135,7 +135,7 @@ impl Shared {
         &'s self,
         objects: &[&'s PlannedObject],
         batch: &Batch,
-        output: &BatchOutput,
+        output: &BatchText,
         letters: &mut Vec<u8>,
         out: &mut ObjectWriter<'s>,
     ) -> Vec<ObjectOutcome> {
@@ -175,7 +175,7 @@ impl Shared {
         object: &'s PlannedObject,
         batch: &Batch,
         index: usize,
-        output: &BatchOutput,
+        output: &BatchText,
         letters: &mut Vec<u8>,
         started: Instant,
     ) -> Result<Written<'s>> {

@@ -7,9 +7,9 @@
 //! read -> decompress -> split -> [ filter, infer, join ] -> write -> publish -> mark as done
 //! ```
 //!
-//! where the part in brackets runs on a pool of threads, a batch of records at a time. The lane that
-//! reads an entry also writes it: it keeps the batches that are under way in a queue and writes the
-//! results in its order, so that no other reordering is needed and memory is bounded by the length of that
+//! where the part in brackets runs on a pool of threads, a batch of records at a time. The thread that reads
+//! an entry, an *entry thread*, also writes it: it keeps the batches that are under way in a queue and writes
+//! the results in its order, so that no other reordering is needed and memory is bounded by the length of that
 //! queue. Batches depend on the plan alone, never on timing: a job that is resumed computes the same bits.
 //!
 //! This crate knows neither platforms nor protocols: [`Model`](model::Model) runs payloads.

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::batch::{Batch, BatchOutput};
+use crate::batch::{Batch, BatchText};
 use crate::content;
 use crate::dead_letters;
 use crate::job::OnBadRecord;
@@ -120,7 +120,7 @@ impl<'s> ObjectWriter<'s> {
     pub(crate) fn write(
         &mut self,
         batch: &Batch,
-        output: &BatchOutput,
+        output: &BatchText,
         letters: &mut Vec<u8>,
     ) -> Result<()> {
         if output.bad.is_empty() {
@@ -148,7 +148,7 @@ impl<'s> ObjectWriter<'s> {
         &mut self,
         batch: &Batch,
         index: usize,
-        output: &BatchOutput,
+        output: &BatchText,
         letters: &mut Vec<u8>,
     ) -> Result<()> {
         let Some(error) = output.error_of(index) else {

@@ -14,12 +14,12 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Who runs what is submitted to a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Workers {
-    /// The lanes themselves, while they wait. For inputs and outputs that are here: no other threads
+pub(crate) enum BatchThreads {
+    /// The entry threads themselves, while they wait. For inputs and outputs that are here: no other threads
     /// compete for the cores, and a batch is mostly run on the core that has read it.
-    Lanes,
-    /// Threads of the pool. For inputs or outputs that are far away: lanes wait for the network.
-    Threads,
+    Entry,
+    /// Threads of the pool. For inputs or outputs that are far away: entry threads wait for the network.
+    Pool,
 }
 
 /// Batches that wait, and the threads that run them. These end when the pool is dropped.
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
     work: Sender<Work>,
     queue: Receiver<Work>,
     threads: usize,
-    workers: Workers,
+    workers: BatchThreads,
 }
 
 /// A result that is being computed.
@@ -38,10 +38,10 @@ impl Pool {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub(crate) fn new(threads: usize, workers: Workers) -> Result<Self> {
-        // Lanes bound what is under way.
+    pub(crate) fn new(threads: usize, workers: BatchThreads) -> Result<Self> {
+        // Entry threads bound what is under way.
         let (work, queue) = unbounded::<Work>();
-        let own = if workers == Workers::Threads { threads } else { 0 };
+        let own = if workers == BatchThreads::Pool { threads } else { 0 };
         for index in 0..own {
             let queue = queue.clone();
             let run = move || queue.into_iter().for_each(run_work);
@@ -58,11 +58,11 @@ impl Pool {
         self.threads
     }
 
-    /// The number of lanes: one more than threads, if they wait for the network.
-    pub(crate) fn lanes(&self) -> usize {
+    /// The number of entry threads: one more than threads, if they wait for the network.
+    pub(crate) fn entry_threads(&self) -> usize {
         match self.workers {
-            Workers::Lanes => self.threads,
-            Workers::Threads => self.threads + 1,
+            BatchThreads::Entry => self.threads,
+            BatchThreads::Pool => self.threads + 1,
         }
     }
 
@@ -73,7 +73,7 @@ impl Pool {
     ) -> Pending<T> {
         let (answer, pending) = bounded(1);
         let run = move || {
-            // The lane may have given up.
+            // The entry thread may have given up.
             let _ = answer.send(work());
         };
         // The pool holds a receiver.
@@ -81,12 +81,12 @@ impl Pool {
         Pending(pending)
     }
 
-    /// Waits for a message, and runs batches meanwhile if that is the work of lanes. `None` if all senders
+    /// Waits for a message, and runs batches meanwhile if that is the work of entry threads. `None` if all senders
     /// are gone. `waited` gets the nanoseconds without work.
     pub(crate) fn receive<T>(&self, from: &Receiver<T>, waited: &AtomicU64) -> Option<T> {
         loop {
             let start = Instant::now();
-            if self.workers == Workers::Threads {
+            if self.workers == BatchThreads::Pool {
                 let message = from.recv();
                 Progress::spent(waited, start);
                 return message.ok();
@@ -114,7 +114,7 @@ impl Pool {
     }
 }
 
-/// The result of work that panics is missing, which its lane reports.
+/// The result of work that panics is missing, which its entry thread reports.
 fn run_work(work: Work) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn results_come_back_and_a_panic_is_an_error() {
-        for workers in [Workers::Lanes, Workers::Threads] {
+        for workers in [BatchThreads::Entry, BatchThreads::Pool] {
             let pool = Pool::new(2, workers).expect("threads");
             let waited = AtomicU64::new(0);
             let pending: Vec<_> = (0..50).map(|n| pool.submit(move || n * 2)).collect();

@@ -15,7 +15,7 @@ const FAILURES: usize = 100;
 /// Points in time at which the throughput is kept. Their distance doubles when there are more.
 const POINTS: usize = 600;
 
-/// Counters, which lanes increase.
+/// Counters, which the entry threads increase.
 pub struct Progress {
     started: Instant,
     /// What remains for this process at its start.
@@ -37,13 +37,13 @@ pub struct Progress {
     pub bad: AtomicU64,
     /// Bytes of outputs.
     pub out_bytes: AtomicU64,
-    /// Nanoseconds that lanes spent on reading and splitting.
+    /// Nanoseconds that entry threads spent on reading and splitting.
     pub reading: AtomicU64,
-    /// Nanoseconds that lanes waited for the model.
+    /// Nanoseconds that entry threads waited for the model.
     pub waiting: AtomicU64,
-    /// Nanoseconds that lanes spent on writing.
+    /// Nanoseconds that entry threads spent on writing.
     pub writing: AtomicU64,
-    /// Nanoseconds that lanes spent on publishing outputs.
+    /// Nanoseconds that entry threads spent on publishing outputs.
     pub publishing: AtomicU64,
     notes: Mutex<Notes>,
 }

@@ -1,4 +1,4 @@
-//! Runs entries of a plan: lanes take them one after the other.
+//! Runs entries of a plan: threads take them one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,12 +7,12 @@ use std::thread;
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
-use crate::batch::BatchRunner;
+use crate::batch::RecordRunner;
 use crate::job::Job;
 use crate::model::Model;
 use crate::parts;
 use crate::plan::{Entry, Plan};
-use crate::pool::{Pool, Workers};
+use crate::pool::{BatchThreads, Pool};
 use crate::progress::Progress;
 use crate::shared::Shared;
 use crate::state::{Marker, ObjectOutcome, State};
@@ -69,9 +69,9 @@ impl Run {
     /// If the run had to end before its time: the state cannot be written, or there are too many bad
     /// records.
     pub fn run(self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
-        let runner = BatchRunner::new(Arc::clone(&self.job), Arc::clone(&self.model));
+        let runner = RecordRunner::new(Arc::clone(&self.job), Arc::clone(&self.model));
         let is_here = self.input.is_local() && self.output.is_local();
-        let workers = if is_here { Workers::Lanes } else { Workers::Threads };
+        let workers = if is_here { BatchThreads::Entry } else { BatchThreads::Pool };
         let pool = Pool::new(self.job.concurrency, workers)?;
         let shared = Shared {
             state: self.state,
@@ -88,12 +88,12 @@ impl Run {
             exceeded: OnceLock::new(),
             stop: self.stop,
         };
-        shared.lanes(feed, each)
+        shared.run_entries(feed, each)
     }
 }
 
 impl Shared {
-    fn lanes(&self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
+    fn run_entries(&self, feed: EntryFeed, each: &(dyn Fn(&Marker) + Sync)) -> Result<RunOutcome> {
         let (fatal, failed) = (Mutex::new(None), Mutex::new(Vec::new()));
         let numbers = match feed {
             EntryFeed::Channel(numbers) => numbers,
@@ -106,11 +106,11 @@ impl Shared {
                 numbers
             }
         };
-        // It is disconnected when the last lane has no more entries.
+        // It is disconnected when the last thread has no more entries.
         let (busy, idle) = bounded::<()>(0);
         // Not a stage: there is no work left.
         let idling = AtomicU64::new(0);
-        let lane = |_busy: Sender<()>| {
+        let take_entries = |_busy: Sender<()>| {
             while let Some(number) = self.pool.receive(&numbers, &idling) {
                 if self.stop.load(Relaxed) {
                     return;
@@ -134,10 +134,11 @@ impl Shared {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..self.pool.lanes() {
-                let (busy, idle, lane, idling) = (busy.clone(), &idle, &lane, &idling);
+            for _ in 0..self.pool.entry_threads() {
+                let (busy, idle, idling) = (busy.clone(), &idle, &idling);
+                let take_entries = &take_entries;
                 scope.spawn(move || {
-                    lane(busy);
+                    take_entries(busy);
                     // The others may have batches to run.
                     self.pool.receive(idle, idling);
                 });

@@ -1,9 +1,9 @@
-//! What all lanes share.
+//! What all entry threads share.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use crate::batch::{Batch, BatchOutput, BatchRunner};
+use crate::batch::{Batch, BatchText, RecordRunner};
 use crate::job::{Job, retried};
 use crate::model::Model;
 use crate::plan::{Plan, PlannedObject};
@@ -13,7 +13,7 @@ use crate::state::{ObjectOutcome, State};
 use tensorserve_store::objects::Place;
 use tensorserve_tensor::error::{Code, Error, Result};
 
-/// What all lanes share.
+/// What all entry threads share.
 pub(crate) struct Shared {
     pub(crate) job: Arc<Job>,
     pub(crate) plan: Plan,
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) dead_letters: Option<Place>,
     pub(crate) state: State,
     pub(crate) model: Arc<dyn Model>,
-    pub(crate) runner: Arc<BatchRunner>,
+    pub(crate) runner: Arc<RecordRunner>,
     pub(crate) pool: Pool,
     pub(crate) progress: Arc<Progress>,
     /// No other run has worked on this plan: its outputs are not there yet.
@@ -31,14 +31,14 @@ pub(crate) struct Shared {
     /// Why the run must end: there are too many bad records. An object that ends for it takes back what
     /// it has counted.
     pub(crate) exceeded: OnceLock<String>,
-    /// Lanes end as soon as they can.
+    /// Entry threads end as soon as they can.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
 /// A batch that is being run.
 pub(crate) struct UnderWay {
     pub(crate) batch: Arc<Batch>,
-    pub(crate) output: Pending<Result<BatchOutput>>,
+    pub(crate) output: Pending<Result<BatchText>>,
 }
 
 impl Shared {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use crate::batch::{Batch, BatchRunner};
+use crate::batch::{Batch, RecordRunner};
 use tensorserve_tensor::error::Result;
 
 /// How long each size is tried, at least.
@@ -29,7 +29,7 @@ pub struct Trial {
 ///
 /// # Errors
 /// If the model is not available.
-pub fn try_sizes(runner: &BatchRunner, batches: &[Batch]) -> Result<Vec<Trial>> {
+pub fn try_sizes(runner: &RecordRunner, batches: &[Batch]) -> Result<Vec<Trial>> {
     let mut trials = Vec::new();
     for batch in batches {
         // The first run of a size prepares what later ones reuse.

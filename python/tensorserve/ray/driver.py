@@ -67,7 +67,7 @@ class _Member:
     is_fruitful: bool = False
 
     @property
-    def lanes(self) -> int:
+    def entry_threads(self) -> int:
         """The entries that its process has under way at the same time."""
         return self.slot.concurrency + 1
 
@@ -191,9 +191,9 @@ class _Driver:
             return [] if member.in_flight else [self._suspects.popleft()]
         # More wait in the pipe of the process, so that it never waits for the driver. Near the end no
         # actor has entries waiting that another one could run.
-        spare = max(member.lanes, _SPARE)
-        is_long = len(self._todo) > 2 * (member.lanes + spare) * max(1, len(self._members))
-        room = member.lanes + (spare if is_long else 0) - len(member.in_flight)
+        spare = max(member.entry_threads, _SPARE)
+        is_long = len(self._todo) > 2 * (member.entry_threads + spare) * max(1, len(self._members))
+        room = member.entry_threads + (spare if is_long else 0) - len(member.in_flight)
         return [self._todo.popleft() for _ in range(min(max(0, room), len(self._todo)))]
 
     def _lost(self, member: _Member, ended: Ended) -> None:

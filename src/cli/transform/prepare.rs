@@ -19,7 +19,7 @@ use crate::config::{Config, Settings};
 use tensorserve_platform::Platforms;
 use tensorserve_store::objects::{Place, PlaceOptions, UnusableName};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_transform::batch::{Batch, BatchRunner};
+use tensorserve_transform::batch::{Batch, RecordRunner};
 use tensorserve_transform::job::{FrozenJob, Job};
 use tensorserve_transform::lease::Lease;
 use tensorserve_transform::model::Model;
@@ -287,7 +287,7 @@ impl Setting {
         let model = Arc::new(self.model()?);
         let job = JobOptions::new(&self.arguments, &self.inputs)?.job;
         let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
-        let runner = BatchRunner::new(Arc::new(job), served);
+        let runner = RecordRunner::new(Arc::new(job), served);
         let given = self.options.job.frozen.batch_rows;
         let objects = self.inputs.objects.iter().filter(|object| object.size > 0).take(TRIED);
         let objects: Vec<PlannedObject> = objects.map(PlannedObject::of).collect();
@@ -378,7 +378,7 @@ impl Setting {
             JobOptions::new(&self.arguments, &self.inputs)?.job,
         );
         let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
-        let runner = BatchRunner::new(Arc::new(job), served);
+        let runner = RecordRunner::new(Arc::new(job), served);
         for index in 0..batch.len() {
             print_line(&format!("record {}: {}", index + 1, batch.shown(index)));
             let payload = runner.payload_of(&batch, index)?;

@@ -122,7 +122,7 @@ class RayTransform(unittest.TestCase):
             for key in keys:
                 self.assertLessEqual(versions[key], most, f"{key}: {versions[key]} times")
                 again.update({number: key} if versions[key] > 1 else {})
-        # Two lanes, each with one entry, of the node and of three at the end of the driver.
+        # Two entry threads, each with one entry, of the node and of three at the end of the driver.
         self.assertLessEqual(len(again), 2 + 3 * 2, again)
 
     def kill_one_process(self, driver, location):
