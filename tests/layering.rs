@@ -1,6 +1,6 @@
 //! Rules that Cargo does not enforce: which crate may depend on which, no cycles of modules in a
-//! crate, and a few conventions without a lint. The tests read the source files as text. The map of
-//! the crates is in `docs/architecture.md`.
+//! crate, no type name in two crates, and a few conventions without a lint. The tests read the
+//! source files as text. The map of the crates is in `docs/architecture.md`.
 #![allow(missing_docs, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +66,16 @@ const FFI: &[&str] = &[
     "crates/tensorflow/src/ffi.rs",
     "crates/torch/src/executorch/ffi.rs",
     "crates/torch/src/ffi.rs",
+];
+
+/// Words of the glossary that stand for one thing, and the crate of that thing: no other crate has the word in the
+/// name of a type or a module.
+const ONE_THING: &[(&str, &str)] = &[
+    ("lane", "core"),
+    ("board", "core"),
+    ("journal", "core"),
+    ("former", "core"),
+    ("chain", "sklearn"),
 ];
 
 /// The maximum number of lines of a file whose header gives no reason for more.
@@ -166,12 +176,17 @@ fn crates_depend_one_way() {
     assert!(members.is_empty(), "not in MAY_DEPEND_ON of tests/layering.rs: {members:?}");
 }
 
+/// Whether a line is an attribute that compiles what follows for tests only.
+fn is_for_tests(line: &str) -> bool {
+    line.trim() == "#[cfg(test)]" || line.trim().starts_with("#[cfg(all(test,")
+}
+
 /// The code of a source file without comments and inline modules of unit tests.
 fn tested_code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        if line.trim() != "#[cfg(test)]" {
+        if !is_for_tests(line) {
             if !line.trim_start().starts_with("//") {
                 code.push_str(line);
                 code.push('\n');
@@ -341,6 +356,109 @@ fn reaches(
     false
 }
 
+/// The modules in files of their own that a source declares for tests only.
+fn test_modules(source: &Source) -> Vec<Vec<String>> {
+    let mut modules = Vec::new();
+    let mut lines = source.text.lines();
+    while lines.by_ref().any(is_for_tests) {
+        let declared = lines.by_ref().find(|line| !line.starts_with("#["));
+        let declared = declared.and_then(|line| line.strip_suffix(';')?.rsplit_once("mod "));
+        if let Some((_, name)) = declared {
+            modules.push([source.module(), vec![name.to_owned()]].concat());
+        }
+    }
+    modules
+}
+
+/// The sources without those of modules for tests only.
+fn without_tests(all: &[Source]) -> impl Iterator<Item = &Source> {
+    let mut for_tests: BTreeSet<(&str, Vec<String>)> = BTreeSet::new();
+    for source in all {
+        for_tests.extend(test_modules(source).into_iter().map(|module| (source.member(), module)));
+    }
+    all.iter().filter(move |source| {
+        let module = source.module();
+        let mut around = (1..=module.len()).filter_map(|depth| module.get(..depth));
+        !around.any(|module| for_tests.contains(&(source.member(), module.to_vec())))
+    })
+}
+
+/// The names of the structs, enums, unions, traits and free type aliases that code defines.
+fn defined_types(code: &str) -> impl Iterator<Item = String> {
+    code.lines().filter_map(|line| {
+        let mut item = line.trim_start();
+        if let Some(rest) = item.strip_prefix("pub") {
+            let restricted = rest.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+            item = restricted.map_or(rest, |(_, rest)| rest).trim_start();
+        }
+        let (keyword, rest) = item.strip_prefix("unsafe ").unwrap_or(item).split_once(' ')?;
+        let defines = match keyword {
+            "struct" | "enum" | "union" | "trait" => true,
+            // One inside a trait or an implementation is an associated type.
+            "type" => !line.starts_with(' '),
+            _ => false,
+        };
+        let name = leading_word(rest);
+        (defines && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
+    })
+}
+
+/// The type names that several crates define, with these crates.
+fn shared_names(all: &[Source]) -> BTreeMap<String, BTreeSet<&str>> {
+    let mut names: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for source in without_tests(all) {
+        for name in defined_types(&tested_code(&source.text)) {
+            names.entry(name).or_default().insert(source.member());
+        }
+    }
+    names.retain(|_, crates| crates.len() > 1);
+    names
+}
+
+/// Whoever reads or searches for a name then knows which thing is meant. The standard term of a field stays with the
+/// crate of that field; another crate says what its type is, or puts its subject before the noun.
+#[test]
+fn a_type_name_stands_in_one_crate() {
+    let all = program();
+    let shared = shared_names(&all);
+    assert!(shared.is_empty(), "type names of several crates: {shared:#?}");
+}
+
+/// The words of a name such as `BatchLanes` or `batch_lanes`: in lower case, without the `s` of a plural.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    for c in name.chars() {
+        if c.is_ascii_uppercase() || c == '_' {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c != '_') {
+            word.push(c.to_ascii_lowercase());
+        }
+    }
+    words.iter().map(|word| word.trim_end_matches('s').to_owned()).collect()
+}
+
+#[test]
+fn a_word_of_the_glossary_means_one_thing() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary");
+    let terms: Vec<&str> = glossary.split("**").skip(1).step_by(2).collect();
+    for (word, _) in ONE_THING {
+        let is_term = terms.iter().any(|term| term.split(' ').any(|its| its == *word));
+        assert!(is_term, "the glossary does not explain {word}");
+    }
+    let all = program();
+    for source in without_tests(&all) {
+        let modules = source.module().into_iter();
+        for name in modules.chain(defined_types(&tested_code(&source.text))) {
+            let words = words_of(&name);
+            for (word, home) in ONE_THING.iter().filter(|(_, home)| *home != source.member()) {
+                let has_word = words.iter().any(|its| its == word);
+                assert!(!has_word, "{}: {name}: a {word} is something of {home}", source.path);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_test_sees_what_breaks_the_rules() {
     let paths = |code: &str, module: &str| -> Vec<String> {
@@ -373,6 +491,52 @@ fn the_test_sees_what_breaks_the_rules() {
     assert!(!circle(&[("a", &["a", "b"]), ("b", &["c", "x"]), ("c", &[])]));
     let manifest = "tensorserve-core.workspace = true\ntensorserve-tabular = { optional = true }";
     assert_eq!(dependencies(manifest), ["core", "tabular"].map(str::to_owned).into());
+}
+
+#[test]
+fn the_test_sees_a_name_of_two_crates() {
+    let shared = |others: &[(&str, &str)]| -> Vec<String> {
+        let first = [("crates/a/src/lib.rs", "pub struct Place<'a> {\n    path: &'a Path,\n}\n")];
+        let sources = first
+            .iter()
+            .chain(others)
+            .map(|(path, text)| Source { path: (*path).to_owned(), text: (*text).to_owned() });
+        shared_names(&sources.collect::<Vec<_>>()).into_keys().collect()
+    };
+    let definitions = [
+        "struct Place;",
+        "pub(in super::super) enum Place {",
+        "pub(crate) union Place {",
+        "unsafe trait Place: Send {",
+        "type Place = u8;",
+        "macro_rules! m {\n    () => {\n        struct Place;\n    };\n}",
+        "fn f() {\n    struct Place(Tensor);\n}",
+        "#[cfg(test)]\nmod tests {\n    use super::*;\n}\nstruct Place;",
+    ];
+    for definition in definitions {
+        assert_eq!(shared(&[("crates/b/src/x.rs", definition)]), ["Place"], "{definition}");
+        assert_eq!(shared(&[("src/cli/x.rs", definition)]), ["Place"], "{definition}");
+        assert!(shared(&[("crates/a/src/x.rs", definition)]).is_empty(), "{definition}");
+    }
+    let others = [
+        "struct Places;",
+        "/// The enum Place is elsewhere.\n// struct Place;",
+        "pub use tensorserve_a::Place;",
+        "impl Iterator for Files {\n    type Place = u8;\n}",
+        "#[cfg(test)]\nmod tests {\n    struct Place;\n}",
+        "#[cfg(all(test, feature = \"x\"))]\n#[allow(dead_code)]\nmod tests {\n    enum Place {}\n}",
+    ];
+    for other in others {
+        assert!(shared(&[("crates/b/src/x.rs", other)]).is_empty(), "{other}");
+    }
+    let helper = ("crates/b/src/x/helper.rs", "struct Place;");
+    let of_tests =
+        ("crates/b/src/x/mod.rs", "#[cfg(test)]\n#[rustfmt::skip]\nmod helper;\nmod other;");
+    assert!(shared(&[of_tests, helper]).is_empty());
+    assert_eq!(shared(&[of_tests, ("crates/b/src/x/other.rs", "struct Place;")]), ["Place"]);
+    assert_eq!(shared(&[("crates/b/src/x.rs", "mod helper;"), helper]), ["Place"]);
+    assert_eq!(words_of("BatchLanes"), ["", "batch", "lane"]);
+    assert_eq!(words_of("h2o_plane"), ["h2o", "plane"]);
 }
 
 #[test]
