@@ -144,7 +144,7 @@ fn rates(points: &[Point]) -> Vec<(f64, f64)> {
 fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Snapshot) {
     use std::sync::atomic::Ordering::Relaxed;
     page.push_str(
-        "<h2>Where the time went</h2><p>Seconds of all threads together. Lanes read, write and publish, \
+        "<h2>Where the time went</h2><p>Seconds of all threads together. Entry threads read, write and publish, \
          run batches or wait for those that others run.</p><table>",
     );
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;

@@ -30,7 +30,7 @@ impl ConnectionLease {
     }
 
     pub(super) fn worker(&self) -> Result<Arc<Worker>, HandlerError> {
-        let missing = || HandlerError::of(Error::internal("a lease without a lane"));
+        let missing = || HandlerError::of(Error::internal("a lease without a connection"));
         self.leased.as_ref().map(|leased| Arc::clone(&leased.worker)).ok_or_else(missing)
     }
 
