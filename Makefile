@@ -2,7 +2,7 @@
 #
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
-#   make build          the release binary, target/release/tensorserve
+#   make build          the release binary, target/release/tensorserve   (PORTABLE=1: for glibc 2.28)
 #   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo (ARGS="v2": the Open
 #                       Inference Protocol; ARGS="against BINARY": against another binary of the server)
@@ -139,9 +139,11 @@ build-local:
 	@$(CARGO) build --profile local --locked --no-default-features --features tensorflow --bin tensorserve
 
 # Cargo can strip a binary but not keep the debug information: debuggers and profilers read it from
-# tensorserve.debug, which the binary names. It looks for libraries in lib/ beside it.
-build:
-	@$(UNSTRIPPED) $(CARGO) build --release --locked --bin tensorserve
+# tensorserve.debug, which the binary names. It looks for libraries in lib/ beside it. With PORTABLE=1 it is
+# linked as the wheel is, and runs on glibc 2.28: releases have this one.
+build: $(if $(PORTABLE),$(WHEEL_TOOLS)/installed)
+	@$(UNSTRIPPED) $(CARGO) $(if $(PORTABLE),rustc,build) --release --locked --bin tensorserve \
+		$(if $(PORTABLE),-- -C linker=$(ZIG_CC))
 	@objcopy --only-keep-debug --compress-debug-sections $(BINARY) $(BINARY).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped
 	@mv -f $(BINARY).stripped $(BINARY)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the list of everything in an image (SBOM) as CycloneDX JSON.
+"""Writes the list of everything in an image, or in the program alone (SBOM), as CycloneDX JSON.
 
 It names each component with its version, package URL and licence:
 
@@ -7,9 +7,10 @@ It names each component with its version, package URL and licence:
                     --filter-platform TRIPLE`
     --root DIR      the files of the image: Debian's packages (dpkg's database), the libraries that
                     scripts/fetch_*.py have unpacked (/opt/tensorserve/*/FETCHED.json), and the
-                    packages that pip has installed (/usr/local)
+                    packages that pip has installed (/usr/local); without it, the crates alone
 
-The Dockerfiles call it in a stage of the build. Requires Python 3.8 or later and nothing else.
+The Dockerfiles call it in a stage of the build, and scripts/release_check.sh for the program. Requires
+Python 3.8 or later and nothing else.
 """
 
 import argparse
@@ -50,22 +51,28 @@ EXPRESSION = re.compile(r"\(?[\w.+-]+( (AND|OR|WITH) \(?[\w.+-]+\)?)*\)?")
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cargo", metavar="FILE", required=True)
-    parser.add_argument("--root", metavar="DIR", required=True)
+    parser.add_argument("--root", metavar="DIR")
     parser.add_argument("--output", metavar="FILE", required=True)
     args = parser.parse_args()
     with open(args.cargo, encoding="utf-8") as file:
         program, components = crates(json.load(file))
-    components += debian_packages(args.root)
-    for stamp in glob.glob(os.path.join(args.root, "opt/tensorserve/*/FETCHED.json")):
-        components += fetched_libraries(os.path.dirname(stamp))
-    for folder in glob.glob(os.path.join(args.root, "usr/local/lib/python3*/dist-packages")):
-        components += python_packages(folder)
+    if args.root:
+        components += image_components(args.root)
     document = bom(program, components)
     os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
     with open(args.output, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
     print(f"{args.output}: {len(document['components'])} components")
+
+
+def image_components(root):
+    found = debian_packages(root)
+    for stamp in glob.glob(os.path.join(root, "opt/tensorserve/*/FETCHED.json")):
+        found += fetched_libraries(os.path.dirname(stamp))
+    for folder in glob.glob(os.path.join(root, "usr/local/lib/python3*/dist-packages")):
+        found += python_packages(folder)
+    return found
 
 
 def bom(program, components):
