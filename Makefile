@@ -63,8 +63,8 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
-	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions lint lint-rust lint-python \
-	lint-javascript format doc deny audit dockerfiles workflows clean help
+	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions \
+	lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles workflows clean help
 
 # Downloads libtensorflow while the binary is compiled.
 run:

@@ -10,73 +10,43 @@ const OTHER_NAMES: [(&str, &str); 5] = [
     ("tensorflow_lite", "tflite"),
 ];
 
-/// The platforms that are built in.
-pub const PLATFORMS: &[&str] = &[
-    #[cfg(feature = "tensorflow")]
-    "tensorflow",
-    #[cfg(feature = "onnx")]
-    "onnx",
-    #[cfg(feature = "mxnet")]
-    "mxnet",
-    #[cfg(feature = "tflite")]
-    "tflite",
-    #[cfg(feature = "xgboost")]
-    "xgboost",
-    #[cfg(feature = "lightgbm")]
-    "lightgbm",
-    #[cfg(feature = "catboost")]
-    "catboost",
-    #[cfg(feature = "sklearn")]
-    "scikitlearn",
-    #[cfg(feature = "pmml")]
-    "pmml",
-    #[cfg(feature = "spark")]
-    "spark",
-    #[cfg(feature = "h2o")]
-    "h2o",
-    #[cfg(feature = "pytorch")]
-    "pytorch",
-    #[cfg(feature = "executorch")]
-    "executorch",
-];
+/// Declares the platforms, each with its feature.
+macro_rules! platforms {
+    ($($feature:literal: $name:literal,)*) => {
+        /// The platforms that are built in.
+        pub const PLATFORMS: &[&str] = &[$(#[cfg(feature = $feature)] $name,)*];
+
+        /// The platforms that are not.
+        const LEFT_OUT: &[&str] = &[$(#[cfg(not(feature = $feature))] $name,)*];
+    };
+}
+
+platforms! {
+    "tensorflow": "tensorflow",
+    "onnx": "onnx",
+    "mxnet": "mxnet",
+    "tflite": "tflite",
+    "xgboost": "xgboost",
+    "lightgbm": "lightgbm",
+    "catboost": "catboost",
+    "sklearn": "scikitlearn",
+    "pmml": "pmml",
+    "spark": "spark",
+    "h2o": "h2o",
+    "pytorch": "pytorch",
+    "executorch": "executorch",
+}
 
 /// What a message about an unknown platform adds in a build without some of them, such as that of
 /// `make run`; nothing in a build with all.
 #[must_use]
 pub fn left_out() -> String {
-    let names = [
-        #[cfg(not(feature = "tensorflow"))]
-        "tensorflow",
-        #[cfg(not(feature = "onnx"))]
-        "onnx",
-        #[cfg(not(feature = "mxnet"))]
-        "mxnet",
-        #[cfg(not(feature = "tflite"))]
-        "tflite",
-        #[cfg(not(feature = "xgboost"))]
-        "xgboost",
-        #[cfg(not(feature = "lightgbm"))]
-        "lightgbm",
-        #[cfg(not(feature = "catboost"))]
-        "catboost",
-        #[cfg(not(feature = "sklearn"))]
-        "scikitlearn",
-        #[cfg(not(feature = "pmml"))]
-        "pmml",
-        #[cfg(not(feature = "spark"))]
-        "spark",
-        #[cfg(not(feature = "h2o"))]
-        "h2o",
-        #[cfg(not(feature = "pytorch"))]
-        "pytorch",
-        #[cfg(not(feature = "executorch"))]
-        "executorch",
-    ];
-    let names: &[&str] = &names;
-    if names.is_empty() {
-        return String::new();
+    match LEFT_OUT {
+        [] => String::new(),
+        names => {
+            format!("; this build leaves out {}, which `make build` builds in", names.join(", "))
+        }
     }
-    format!("; this build leaves out {}, which `make build` builds in", names.join(", "))
 }
 
 /// The platform of models that run in Python, which the setting `runner` names and no other one; `None` if
