@@ -92,7 +92,7 @@ client-test: client-binary
 # with other features replace the file. So does that of the wheel, which must not run beside tests of
 # that file.
 client-binary: lib
-	$(CARGO) test --locked --no-run --test it
+	$(CARGO) test --workspace --locked --no-run
 	@mkdir -p $(dir $(CLIENT_BINARY))
 	@ln -f $(TARGET)/debug/tensorserve $(CLIENT_BINARY)
 	@[ $(CLIENTS) != all ] || $(MAKE) --no-print-directory wheel WHEEL_PROFILE=dev
@@ -120,11 +120,13 @@ flaky: lib
 soak: lib build
 	TENSORSERVE_BINARY="$(abspath $(BINARY))" $(PYTHON) tests/soak/soak.py $(or $(ARGS),attack 1m)
 
-check: rust-test client-binary
-	@# Clients wait more than they compute.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target run-clients other-checks
+# Builds everything that tests run, then lets suites, tests and linters run side by side: servers under test
+# wait more than they compute. The build with TensorFlow alone replaces the binary that the tests start.
+check: client-binary
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target rust-test run-clients other-checks
+	@$(MAKE) --no-print-directory tensorflow-alone
 
-other-checks: lint doc dockerfiles workflows deny tensorflow-alone
+other-checks: lint doc dockerfiles workflows deny
 
 lib-tensorflow:
 	@$(FETCH)
