@@ -202,6 +202,37 @@ fn the_documentation_has_every_setting_once_and_no_other() {
     assert!(documented.is_empty(), "{documented:?} are no settings, or documented twice");
 }
 
+/// The keys of the configuration file that the schema of the Helm chart accepts at `place`, and which of them may
+/// be lists.
+fn of_chart(place: &str) -> BTreeMap<String, bool> {
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm/tensorserve/values.schema.json");
+    let schema = fs::read_to_string(file).expect("the schema");
+    let schema: serde_json::Value = serde_json::from_str(&schema).expect("JSON");
+    let place = schema.pointer(place).expect(place);
+    assert_eq!(place["additionalProperties"], false);
+    let keys = place["properties"].as_object().expect("keys");
+    keys.iter().map(|(name, kind)| (name.clone(), kind["$ref"] == "#/$defs/list")).collect()
+}
+
+#[test]
+fn the_chart_accepts_every_setting_and_no_other() {
+    let arguments = Settings::arguments();
+    let is_list = |name: &str| {
+        let argument = arguments.iter().find(|argument| argument.get_id() == name);
+        let value = argument.and_then(|argument| argument.get_value_names()?.first());
+        // The list of GPUs is a text of libtensorflow's.
+        value.is_some_and(|value| value == "LIST") && name != "gpu_visible_devices"
+    };
+    let keys = |names: Vec<&'static str>| -> BTreeMap<String, bool> {
+        names.into_iter().map(|name| (name.to_owned(), is_list(name))).collect()
+    };
+    // `models` there has an error of its own.
+    let names = Settings::names();
+    assert_eq!(of_chart("/properties/config"), keys(names));
+    assert_eq!(of_chart("/properties/models/items"), keys(ModelSettings::names()));
+}
+
 #[test]
 fn the_documentation_has_the_declared_defaults() {
     let documented: BTreeMap<String, String> = documented().into_iter().collect();

@@ -20,7 +20,9 @@ KUBERNETES = "1.33"
 SCHEMAS = Path(__file__).parent / "schemas"
 # The directories that `kubectl apply -k` takes.
 KUSTOMIZATIONS = sorted(file.parent for file in DEPLOY.glob("**/kustomization.yaml"))
-# What `helm template` gets, beside the defaults: for --set, or whole options.
+# A model, which the chart requires.
+MODEL = ["models[0].name=model", "models[0].path=s3://bucket/models/model"]
+# What `helm template` gets, beside the defaults and the model: for --set, or whole options.
 HELM_VALUES = {
     "defaults": [],
     "keda": [
@@ -104,9 +106,10 @@ def options(values):
     return [value if value.startswith("--") else f"--set={value}" for value in values]
 
 
-def templated(values, name="release"):
-    """The documents of the chart."""
-    text = run("helm", "template", name, CHART, "--namespace=models", *options(values))
+def templated(values, name="release", chart=CHART, model=MODEL):
+    """The documents of the chart, with a model, unless `values` have others."""
+    given = options([*model, *values])
+    text = run("helm", "template", name, chart, "--namespace=models", *given)
     return [each for each in yaml.safe_load_all(text) if each]
 
 

@@ -74,6 +74,9 @@ tls_key: /etc/tensorserve-tls/tls.key
 {{- if hasKey .Values.config "models" -}}
 {{- fail "config.models: write the models under `models`" -}}
 {{- end -}}
+{{- if not .Values.models -}}
+{{- fail "models: there is none to serve; name one, as with --set 'models[0].path=s3://BUCKET/MODEL'" -}}
+{{- end -}}
 {{- range $key, $value := merge $settings .Values.config }}
 {{ $key }} = {{ include "tensorserve.toml.value" $value }}
 {{- end }}
