@@ -317,3 +317,68 @@ fn a_thousand_models_are_told_of_quickly() {
     // A debug build, with the client's parsing, on a busy machine.
     assert!(times[5] < Duration::from_secs(2), "{times:?}");
 }
+
+#[test]
+fn requests_that_are_not_understood_count_for_the_model_of_their_url() {
+    let broken = Model { loading: Loading::Fails, ..Model::default() };
+    let models = [("models/m/1", Model::default()), ("models/b/3", broken)];
+    let place = Place::with(&models, no_change);
+    let server = &place.server;
+    server.wait_until_started();
+    for _ in 0..3 {
+        assert_eq!(server.post("/v1/models/m:predict", "{").status, 400);
+    }
+    assert_eq!(server.post("/v1/models/m:regress", "{").status, 400);
+    assert_eq!(server.post("/v2/models/m/infer", "[").status, 400);
+    assert_eq!(server.post("/v1/models/m/versions/9:predict", "{\"instances\": [1]}").status, 404);
+    assert_eq!(place.predict("b", "[1]").status, 404);
+    assert_eq!(place.predict("invented", "[1]").status, 404);
+    let counted = |model: &str, version: &str, rest: &str| {
+        let labels = format!("model=\"{model}\",version=\"{version}\",signature=\"\",{rest}");
+        place.metric(&format!("tensorserve_requests_total{{{labels}}}"))
+    };
+    let rest = |protocol: &str, method: &str, code: &str| {
+        format!("protocol=\"{protocol}\",method=\"{method}\",code=\"{code}\"")
+    };
+    let wrong = rest("tfs_rest", "predict", "INVALID_ARGUMENT");
+    assert_eq!(counted("m", "1", &wrong), Some(3.0));
+    assert_eq!(counted("m", "1", &rest("tfs_rest", "regress", "INVALID_ARGUMENT")), Some(1.0));
+    let v2 = server.get("/metrics").text();
+    assert!(
+        v2.contains("{model=\"m\",version=\"1\",signature=\"\",protocol=\"open_inference"),
+        "{v2}"
+    );
+    let missing = rest("tfs_rest", "predict", "NOT_FOUND");
+    for (model, count) in [("m", Some(1.0)), ("b", Some(1.0)), ("", Some(1.0)), ("invented", None)]
+    {
+        assert_eq!(counted(model, "", &missing), count, "{model}");
+    }
+
+    let model = |name: &str| {
+        let status = status(server);
+        let mut models = status["models"].as_array().expect("models").iter();
+        models.find(|model| model["name"] == name).cloned().expect("the model")
+    };
+    server.wait_until("the rates", |_| {
+        version(server, 1)["errors_per_second"].as_f64() > Some(0.0)
+            && model("b")["unserved"]["errors_per_second"].as_f64() > Some(0.0)
+    });
+    let of_version = version(server, 1);
+    assert_eq!(of_version["error_percent"], 100.0);
+    assert!(of_version["last_used"].as_u64() > Some(0), "{of_version}");
+    let of_broken = model("b");
+    assert!(of_broken["unserved"]["last_used"].as_u64() > Some(0), "{of_broken}");
+    assert_eq!(of_broken["last_error"]["code"], "NOT_FOUND");
+    assert_eq!(place.predict("m", "[\"x\"]").status, 400);
+    let last = model("m")["last_error"].clone();
+    assert_eq!(last["code"], "INVALID_ARGUMENT", "{last}");
+    assert_eq!(last["message"], place.predict("m", "[\"x\"]").error(), "{last}");
+    assert!(last["at"].as_u64() > Some(1_600_000_000_000), "{last}");
+    let detail = server.get("/api/v1/models/m").json();
+    assert_eq!(detail["last_error"]["code"], "INVALID_ARGUMENT");
+    // What a model had goes away with it.
+    fs::remove_dir_all(place.path("models/b")).expect("removed");
+    server.wait_until("the series go away", |s| {
+        !s.get("/metrics").text().contains("model=\"b\",version=\"\"")
+    });
+}

@@ -34,7 +34,9 @@ pub use self::inference::{
 };
 pub use self::operate::ServerFacts;
 pub use crate::entry::{EntryPoint, Method};
-pub use crate::metrics::{HistoryPoint, InFlight, LoadReport, Rates, Statistics, Tally, Total};
+pub use crate::metrics::{
+    HistoryPoint, InFlight, LastError, LoadReport, Rates, Statistics, Tally, Total,
+};
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
     ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,

@@ -144,7 +144,7 @@ struct Named {
     version: Option<ModelHandle>,
     /// The number of the signature that was found in it.
     signature: Option<usize>,
-    /// The model name that was requested last.
+    /// The model name that was requested last, and not found.
     model: Option<String>,
 }
 
@@ -160,10 +160,16 @@ impl<'e> Resolver<'e> {
         Resolver { source, named: Named::default() }
     }
 
-    /// Records the model that a request names, for the metrics of a request that fails before a
-    /// version is resolved.
-    pub fn names_model(&mut self, name: &str) {
-        self.named.model = Some(name.to_owned());
+    /// Records the model and version that a request names, for the metrics of a request that fails
+    /// before they are resolved.
+    pub fn names_model(&mut self, spec: &ModelSpec<'_>) {
+        let ResolverSource::Repository(repository) = self.source else {
+            return;
+        };
+        match repository.resolve(spec) {
+            Ok(found) => self.named.version = Some(found),
+            Err(_) => self.named.model = Some(spec.name.to_owned()),
+        }
     }
 
     /// Records the signature of a request, for the metrics of a request that fails before it runs.
@@ -249,14 +255,14 @@ impl Engine {
             Err(Error::internal("internal error; see the server log"))
         });
         let error = answer.as_ref().err();
-        let code = error.map(Error::code);
         if let Some(error) = error {
             self.metrics().count_shed_inference(error, budget::priority().priority(progress.asked));
         }
-        if code.is_some() && progress.named.version.is_none() {
-            progress.named.version = self.latest(progress.named.model.as_deref());
+        let time = call.start.elapsed();
+        match (progress.named.version.is_some(), error) {
+            (false, Some(error)) => self.count_unresolved(call.entry, &mut progress, error, time),
+            (_, error) => self.count(call.entry, &progress, error, time),
         }
-        self.count(call.entry, &progress, code, call.start.elapsed());
         let InferenceProgress { is_decoded, timing, named, .. } = progress;
         if let Some(trace) = trace::current() {
             note_inference(&trace, named.version.as_ref(), named.signature, timing);
@@ -264,34 +270,50 @@ impl Engine {
         InferenceOutcome { answer, is_decoded, timing }
     }
 
-    /// The latest version of a model, under which requests for it are counted that fail before a
-    /// version is resolved.
-    fn latest(&self, model: Option<&str>) -> Option<ModelHandle> {
-        let spec = ModelSpec { name: model?, choice: VersionSelector::Latest };
-        self.repository().resolve(&spec).ok()
+    /// Counts a request that failed before a version was resolved: under the model that it names, if there is such
+    /// a model. Its trace says the latest version, if there is one.
+    fn count_unresolved(
+        &self,
+        entry: EntryPoint,
+        progress: &mut InferenceProgress,
+        error: &Error,
+        time: Duration,
+    ) {
+        let name = progress.named.model.as_deref();
+        let model = name.and_then(|name| self.repository().name_of(name));
+        if let Some(model) = &model {
+            self.metrics().note_error(model, error);
+        }
+        let spec = name.map(|name| ModelSpec { name, choice: VersionSelector::Latest });
+        let served = spec.and_then(|spec| self.repository().resolve(&spec).ok());
+        let metrics = served.as_ref().map(|served| served.version_metrics());
+        self.metrics().unresolved(entry, model.as_ref(), metrics, error.code(), time);
+        progress.named.version = served;
     }
 
     fn count(
         &self,
         entry: EntryPoint,
         progress: &InferenceProgress,
-        code: Option<Code>,
+        error: Option<&Error>,
         time: Duration,
     ) {
         let InferenceProgress { named, timing, .. } = progress;
-        let version = named.version.as_ref().map(|version| version.version_metrics());
-        let signature = version.zip(named.signature);
-        let signature = signature.and_then(|(version, index)| version.signature(index));
-        let Some(signature) = signature else {
-            let code = code.unwrap_or(Code::Unknown);
-            return self.metrics().unresolved(entry, version, code, time);
+        let Some(version) = &named.version else {
+            return;
         };
-        match code {
-            None => {
+        if let Some(error) = error {
+            self.metrics().note_error(version.name(), error);
+        }
+        let version = version.version_metrics();
+        let signature = named.signature.and_then(|index| version.signature(index));
+        match (signature, error.map(Error::code)) {
+            (Some(signature), None) => {
                 let runtime = timing.map(|timing| timing.queue_delay + timing.run);
                 signature.succeeded(entry, time, runtime);
             }
-            Some(code) => signature.failed(entry, code, time),
+            (Some(signature), Some(code)) => signature.failed(entry, code, time),
+            (None, code) => version.failed(entry, code.unwrap_or(Code::Unknown), time),
         }
     }
 }

@@ -72,6 +72,7 @@ fn run(inner: &Weak<EngineInner>, seconds: &Seconds) {
         let Some(inner) = inner.upgrade() else {
             return;
         };
+        inner.metrics.forget_models(|model| inner.repository.name_of(model).is_some());
         inner.metrics.write_history();
         lock(&seconds.hooks).iter().for_each(|hook| hook());
         if ends {

@@ -95,7 +95,7 @@ const LOAD_SECONDS: Buckets = Buckets {
 
 type Counters<L> = Family<L, Counter>;
 type Gauges<L> = Family<L, Gauge>;
-type Histograms<L> = Family<L, Histogram, Buckets>;
+pub(super) type Histograms<L> = Family<L, Histogram, Buckets>;
 
 /// Declares metrics as the fields of a struct, each of which is registered under its name, with its
 /// doc comment as its help. A histogram also has its buckets, after `=`.

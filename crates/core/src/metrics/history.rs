@@ -83,6 +83,8 @@ pub(super) struct History {
     /// By model, each slot with its number, ascending.
     models: HashMap<Arc<str>, VecDeque<(u64, Tally)>>,
     versions: HashMap<(Arc<str>, i64), RecentCounts>,
+    /// Of requests that named a model, and no version that is served.
+    unserved: HashMap<Arc<str>, RecentCounts>,
     nameless: [u64; CODES],
     /// When it was last written, and the CPU time used until then.
     before: Option<(Instant, f64)>,
@@ -111,16 +113,19 @@ impl Metrics {
         let usage = process_usage();
         let cells = self.take_cells();
         let mut history = self.history();
-        let History { versions, models, nameless, before, .. } = &mut *history;
+        let History { versions, unserved, models, nameless, before, .. } = &mut *history;
         let failures = self.0.nameless.counts();
         let mut all = Tally::of_failures(&failures, nameless);
         *nameless = failures;
-        versions.values_mut().for_each(|recent| recent.is_there = false);
+        let all_recent = versions.values_mut().chain(unserved.values_mut());
+        all_recent.for_each(|recent| recent.is_there = false);
         for (cells, is_live) in cells {
             let tally = cells.since_last();
-            if is_live {
-                let key = (Arc::clone(cells.model()), cells.version());
-                versions.entry(key).or_default().add(&tally, at);
+            let model = Arc::clone(cells.model());
+            match cells.version().filter(|_| is_live) {
+                Some(version) => versions.entry((model, version)).or_default().add(&tally, at),
+                None if is_live => unserved.entry(model).or_default().add(&tally, at),
+                None => {}
             }
             if !tally.is_empty() {
                 all.add(&tally);
@@ -128,6 +133,7 @@ impl Metrics {
             }
         }
         versions.retain(|_, recent| recent.is_there);
+        unserved.retain(|_, recent| recent.is_there);
         let (memory, cpu) = usage.unwrap_or_default();
         let (start, cpu_before) = before.replace((now, cpu)).unwrap_or((now, cpu));
         let seconds = (now - start).as_secs_f64();
@@ -221,12 +227,15 @@ impl Metrics {
     pub fn rates_of_versions(&self) -> HashMap<(Arc<str>, i64), Rates> {
         let history = self.history();
         let seconds = history.window_seconds();
-        let rates = |recent: &RecentCounts| {
-            let mut tally = recent.before.clone();
-            tally.add(&recent.now);
-            rates(&tally, seconds, recent.last_used)
-        };
-        history.versions.iter().map(|(key, recent)| (key.clone(), rates(recent))).collect()
+        history.versions.iter().map(|(key, recent)| (key.clone(), recent.rates(seconds))).collect()
+    }
+
+    /// The rates of requests that named a model, and no version that is served, by model.
+    #[must_use]
+    pub fn rates_of_unserved(&self) -> HashMap<Arc<str>, Rates> {
+        let history = self.history();
+        let seconds = history.window_seconds();
+        history.unserved.iter().map(|(key, recent)| (key.clone(), recent.rates(seconds))).collect()
     }
 }
 
@@ -246,7 +255,7 @@ impl History {
             return;
         }
         self.window = Some((now, (now - start).as_secs_f64()));
-        for recent in self.versions.values_mut() {
+        for recent in self.versions.values_mut().chain(self.unserved.values_mut()) {
             recent.before = std::mem::take(&mut recent.now);
         }
     }
@@ -277,6 +286,12 @@ impl RecentCounts {
             self.now.add(tally);
             self.last_used = Some(at);
         }
+    }
+
+    fn rates(&self, seconds: f64) -> Rates {
+        let mut tally = self.before.clone();
+        tally.add(&self.now);
+        rates(&tally, seconds, self.last_used)
     }
 }
 
@@ -355,7 +370,7 @@ mod tests {
         }
         signature.failed(PREDICT, Code::InvalidArgument, Duration::from_millis(1));
         signature.queue().ran(4, Duration::from_millis(2));
-        metrics.unresolved(PREDICT, None, Code::NotFound, Duration::from_millis(1));
+        metrics.unresolved(PREDICT, None, None, Code::NotFound, Duration::from_millis(1));
         metrics.write_history();
         let counts = |points: &[HistoryPoint]| -> Vec<(u64, u64)> {
             points.iter().map(|p| (p.tally.requests(), p.tally.errors())).collect()

@@ -6,7 +6,7 @@
 //! names, as a [`MetricsExporter`].
 //!
 //! Labels never have values from clients: a request for an unknown model is counted under empty
-//! labels, so that clients cannot fill the memory with invented names. The series of a model
+//! labels, so that clients cannot fill the memory with invented names. The series of a model and of a
 //! version are removed with it.
 
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use self::cell::Outcomes;
 use self::exporter::Observers;
+use self::failures::LastErrors;
 use self::families::{
     BuildLabels, Families, ModelResultLabels, ReasonLabels, RequestLabels, ResultLabels,
     SignatureLabels, VersionLabels,
@@ -40,6 +41,7 @@ pub mod cell;
 mod documentation;
 mod exemplars;
 mod exporter;
+mod failures;
 mod families;
 mod histogram;
 mod history;
@@ -53,6 +55,7 @@ mod version;
 
 pub use self::aliases::MetricsAlias;
 pub use self::exporter::{MetricsExporter, ModelObserver};
+pub use self::failures::LastError;
 pub use self::history::{HistoryPoint, Rates, ServerLoad, TimeSpan};
 pub(crate) use self::signals::ServerCapacity;
 pub use self::signals::{LoadReport, ObservedQueue, PriorityCounts, QueueLoad};
@@ -98,11 +101,12 @@ struct MetricsInner {
     exporters: Vec<Arc<dyn MetricsExporter>>,
     aliases: Vec<MetricsAlias>,
     unknown_model: Observers,
-    /// Failed requests for which no signature was resolved.
+    /// Failed requests for models that do not exist.
     nameless: Outcomes,
     /// Counters of signatures that are in memory, or were since the history was last written.
     cells: Mutex<Cells>,
     history: Mutex<History>,
+    last_errors: LastErrors,
 }
 
 /// The counters of signatures, by their labels.
@@ -148,6 +152,7 @@ impl Metrics {
             nameless: Outcomes::default(),
             cells: Mutex::default(),
             history: Mutex::default(),
+            last_errors: LastErrors::default(),
         }))
     }
 
@@ -177,16 +182,21 @@ impl Metrics {
         VersionMetrics::new(self, labels, signatures)
     }
 
-    /// Counts a failed request for which no signature was resolved, but perhaps `version`.
+    /// Counts a failed request for which no version was resolved, but perhaps `model`, which exists. Where a version
+    /// of it is served, the exporters count the request for the model, as the servers do that they stand for.
     pub fn unresolved(
         &self,
         entry: EntryPoint,
-        version: Option<&VersionMetrics>,
+        model: Option<&Arc<str>>,
+        served: Option<&VersionMetrics>,
         code: Code,
         time: Duration,
     ) {
-        let observers = version.map_or(&self.0.unknown_model, VersionMetrics::observers);
+        let observers = served.map_or(&self.0.unknown_model, VersionMetrics::observers);
         observers.each(|observer| observer.failed(entry, code));
+        if let Some(model) = model {
+            return self.unserved(model).failed(self, entry, code, time);
+        }
         self.0.nameless.count(Some(code));
         let labels = RequestLabels {
             model: "".into(),

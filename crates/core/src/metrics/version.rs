@@ -11,7 +11,8 @@ use prometheus_client::metrics::family::MetricConstructor;
 use super::cell::{CODES, Outcomes};
 use super::exporter::Observers;
 use super::families::{
-    ModelResultLabels, ROWS, RequestLabels, SECONDS, SignatureLabels, VersionLabels,
+    Buckets, Histograms, ModelResultLabels, ROWS, RequestLabels, SECONDS, SignatureLabels,
+    VersionLabels,
 };
 use super::histogram::Histogram;
 use super::signals::{Observed, ObservedQueue, SignatureLoad};
@@ -34,6 +35,8 @@ pub struct WarmUpTiming {
 /// The metrics of one loaded model version.
 pub struct VersionMetrics {
     signatures: Vec<SignatureMetrics>,
+    /// Of requests that failed before their signature was known.
+    unnamed: SignatureMetrics,
     warm_up: OnceLock<WarmUpTiming>,
     labels: VersionLabels,
     metrics: Metrics,
@@ -44,10 +47,15 @@ impl VersionMetrics {
     pub(super) fn new(metrics: &Metrics, labels: VersionLabels, signatures: &[&str]) -> Self {
         let observers =
             Observers::of(&metrics.0.exporters, |exporter| exporter.model(&labels.model));
-        let of = |&signature: &&str| SignatureMetrics::new(metrics, &labels, signature, &observers);
-        let signatures = signatures.iter().map(of).collect();
+        let of = |signature: &str| SignatureMetrics::new(metrics, &labels, signature, &observers);
+        let (signatures, unnamed) = (signatures.iter().map(|name| of(name)).collect(), of(""));
         let (warm_up, metrics) = (OnceLock::new(), metrics.clone());
-        VersionMetrics { signatures, warm_up, labels, metrics, observers }
+        VersionMetrics { signatures, unnamed, warm_up, labels, metrics, observers }
+    }
+
+    /// Counts a request that failed after `time`, before its signature was known.
+    pub fn failed(&self, entry: EntryPoint, code: Code, time: Duration) {
+        self.unnamed.failed(entry, code, time);
     }
 
     /// Records that `records` recorded requests from the version's directory, `path`, were run to
@@ -94,6 +102,7 @@ impl Drop for VersionMetrics {
             // Another copy of the version uses the same series.
             *count -= 1;
             self.signatures.iter_mut().for_each(|signature| signature.shared = true);
+            self.unnamed.shared = true;
             return;
         }
         versions.remove(&self.labels);
@@ -177,10 +186,12 @@ impl AliasCounts {
     }
 }
 
-/// The counters of a signature. If its version is in memory twice, both copies use them.
+/// The counters of a signature. If its version is in memory twice, both copies use them. Requests that failed before
+/// their signature was known have some without its name, and those that named no version that is served some without
+/// its number.
 pub(super) struct SignatureCells {
-    model: Arc<str>,
-    version: i64,
+    labels: SignatureLabels,
+    version: Option<i64>,
     /// Handles for requests that succeeded, which are nearly all requests.
     ok: EntryPointMetrics,
     /// Requests that failed.
@@ -199,15 +210,21 @@ pub(super) struct SignatureCells {
 impl SignatureCells {
     fn new(metrics: &Metrics, labels: &SignatureLabels) -> Self {
         let families = &metrics.0.families;
+        // Nothing runs without a signature: series that stay empty would say nothing.
+        let runs = !labels.signature.is_empty();
+        let histogram = |family: &Histograms<SignatureLabels>, buckets: Buckets| match runs {
+            true => family.get_or_create_owned(labels),
+            false => buckets.new_metric(),
+        };
         SignatureCells {
-            model: Arc::clone(&labels.model),
-            version: labels.version.parse().unwrap_or_default(),
+            labels: labels.clone(),
+            version: labels.version.parse().ok(),
             ok: EntryPointMetrics::default(),
             failures: Outcomes::default(),
             series: Mutex::default(),
-            waited: families.queue_duration_seconds.get_or_create_owned(labels),
-            run: families.run_duration_seconds.get_or_create_owned(labels),
-            rows: families.batch_rows.get_or_create_owned(labels),
+            waited: histogram(&families.queue_duration_seconds, SECONDS),
+            run: histogram(&families.run_duration_seconds, SECONDS),
+            rows: histogram(&families.batch_rows, ROWS),
             more: MoreCounts::default(),
             observed: Arc::default(),
             written: Mutex::default(),
@@ -216,12 +233,53 @@ impl SignatureCells {
 
     /// The name of its model.
     pub(super) fn model(&self) -> &Arc<str> {
-        &self.model
+        &self.labels.model
     }
 
     /// The number of its version.
-    pub(super) fn version(&self) -> i64 {
+    pub(super) fn version(&self) -> Option<i64> {
         self.version
+    }
+
+    /// Counts a request that failed after `time`.
+    pub(super) fn failed(&self, metrics: &Metrics, entry: EntryPoint, code: Code, time: Duration) {
+        self.failures.count(Some(code));
+        self.more.failed(time);
+        self.request(metrics, entry, code.name()).record(time);
+    }
+
+    fn request(&self, metrics: &Metrics, entry: EntryPoint, code: &'static str) -> RequestMetrics {
+        let labels = RequestLabels {
+            model: Arc::clone(&self.labels.model),
+            version: Arc::clone(&self.labels.version),
+            signature: Arc::clone(&self.labels.signature),
+            protocol: entry.protocol,
+            method: entry.method.name(),
+            code,
+        };
+        let families = &metrics.0.families;
+        let metrics = RequestMetrics {
+            count: families.requests.get_or_create_owned(&labels),
+            latency: families.request_duration_seconds.get_or_create_owned(&labels),
+        };
+        self.series().insert(labels);
+        metrics
+    }
+
+    fn series(&self) -> MutexGuard<'_, HashSet<RequestLabels>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what a page of metrics has of it.
+    fn remove_series(&self, metrics: &Metrics) {
+        let families = &metrics.0.families;
+        for labels in self.series().iter() {
+            families.requests.remove(labels);
+            families.request_duration_seconds.remove(labels);
+        }
+        families.queue_duration_seconds.remove(&self.labels);
+        families.run_duration_seconds.remove(&self.labels);
+        families.batch_rows.remove(&self.labels);
     }
 
     /// The counts since the last call.
@@ -287,13 +345,41 @@ impl Metrics {
 
     /// The load of every signature that is in memory.
     pub(super) fn signature_loads(&self) -> Vec<(SignatureLabels, SignatureLoad)> {
-        let live = self.live_cells().into_iter();
+        // Only signatures have a load.
+        let live = self.live_cells().into_iter().filter(|(labels, _)| !labels.signature.is_empty());
         live.map(|(labels, cells)| (labels, cells.observed.load())).collect()
     }
 
-    /// The counts of every signature that is in memory, with the labels of its version.
+    /// The counters of requests for `model` that name no version that is served.
+    pub(super) fn unserved(&self, model: &Arc<str>) -> Arc<SignatureCells> {
+        let labels = SignatureLabels { model: Arc::clone(model), ..SignatureLabels::default() };
+        let mut all = self.cells();
+        let cells = all.live.entry(labels.clone());
+        Arc::clone(cells.or_insert_with(|| Arc::new(SignatureCells::new(self, &labels))))
+    }
+
+    /// The models that have such counters.
+    pub(super) fn unserved_models(&self) -> Vec<Arc<str>> {
+        let cells = self.cells();
+        let unserved = cells.live.keys().filter(|labels| labels.version.is_empty());
+        unserved.map(|labels| Arc::clone(&labels.model)).collect()
+    }
+
+    /// Removes such counters of a model that is no more.
+    pub(super) fn forget_unserved(&self, model: &Arc<str>) {
+        let labels = SignatureLabels { model: Arc::clone(model), ..SignatureLabels::default() };
+        let mut all = self.cells();
+        if let Some(cells) = all.live.remove(&labels) {
+            all.ended.push(Arc::clone(&cells));
+            drop(all);
+            cells.remove_series(self);
+        }
+    }
+
+    /// The counts of every version that is in memory, by parts, with its labels.
     pub(super) fn alias_counts(&self) -> impl Iterator<Item = (VersionLabels, AliasCounts)> {
-        self.live_cells().into_iter().map(|(SignatureLabels { model, version, .. }, cells)| {
+        let versions = self.live_cells().into_iter().filter(|(_, cells)| cells.version.is_some());
+        versions.map(|(SignatureLabels { model, version, .. }, cells)| {
             let counts = AliasCounts {
                 statistics: cells.statistics(),
                 failures: cells.failures.counts(),
@@ -359,16 +445,14 @@ impl SignatureMetrics {
     /// queue delay.
     pub fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
         self.observers.each(|observer| observer.succeeded(entry, time, runtime));
-        self.cells.ok.record(entry, time, || self.request(entry, "OK"));
+        self.cells.ok.record(entry, time, || self.cells.request(&self.metrics, entry, "OK"));
         self.cells.more.succeeded();
     }
 
     /// Counts a request that failed after `time`.
     pub fn failed(&self, entry: EntryPoint, code: Code, time: Duration) {
         self.observers.each(|observer| observer.failed(entry, code));
-        self.cells.failures.count(Some(code));
-        self.cells.more.failed(time);
-        self.request(entry, code.name()).record(time);
+        self.cells.failed(&self.metrics, entry, code, time);
     }
 
     /// The totals since the version was loaded.
@@ -381,25 +465,6 @@ impl SignatureMetrics {
     pub fn examples(&self, count: usize) {
         self.observers.each(|observer| observer.examples(count));
     }
-
-    fn request(&self, entry: EntryPoint, code: &'static str) -> RequestMetrics {
-        let labels = RequestLabels {
-            model: Arc::clone(&self.labels.model),
-            version: Arc::clone(&self.labels.version),
-            signature: Arc::clone(&self.labels.signature),
-            protocol: entry.protocol,
-            method: entry.method.name(),
-            code,
-        };
-        let families = &self.metrics.0.families;
-        let metrics = RequestMetrics {
-            count: families.requests.get_or_create_owned(&labels),
-            latency: families.request_duration_seconds.get_or_create_owned(&labels),
-        };
-        let mut series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
-        series.insert(labels);
-        metrics
-    }
 }
 
 impl Drop for SignatureMetrics {
@@ -411,15 +476,8 @@ impl Drop for SignatureMetrics {
         if let Some(cells) = all.live.remove(&self.labels) {
             all.ended.push(cells);
         }
-        let families = &self.metrics.0.families;
-        let series = self.cells.series.lock().unwrap_or_else(PoisonError::into_inner);
-        for labels in series.iter() {
-            families.requests.remove(labels);
-            families.request_duration_seconds.remove(labels);
-        }
-        families.queue_duration_seconds.remove(&self.labels);
-        families.run_duration_seconds.remove(&self.labels);
-        families.batch_rows.remove(&self.labels);
+        drop(all);
+        self.cells.remove_series(&self.metrics);
     }
 }
 

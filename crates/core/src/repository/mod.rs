@@ -476,6 +476,11 @@ impl Repository {
         self.0.board().models.keys().map(|name| name.to_string()).collect()
     }
 
+    /// The name of a model as it is kept, ready or not; `None` if there is no such model.
+    pub(crate) fn name_of(&self, model: &str) -> Option<Arc<str>> {
+        self.0.board().models.get_key_value(model).map(|(name, _)| Arc::clone(name))
+    }
+
     /// Reasons why the server is not ready; empty if every model has a ready version.
     #[must_use]
     pub fn obstacles(&self) -> Vec<String> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::status::{ModelView, VersionView, in_millis, millis};
+use super::status::{ModelTraffic, ModelView, VersionView, in_millis, millis};
 use super::{ConsoleClient, ConsoleState, add_read, no_model, reply, text};
 use crate::sample::dims;
 use tensorserve_auth::Permission;
@@ -144,11 +144,11 @@ impl ModelDetail {
     /// If there is no such model.
     pub(super) fn of(engine: &Engine, name: &str, client: &ConsoleClient) -> Result<Self> {
         let state = engine.repository().model(name).ok_or_else(|| no_model(name))?;
-        let rates = engine.metrics().rates_of_versions();
+        let traffic = ModelTraffic::of(engine);
         let detail = |version, handle: Option<&ModelHandle>| {
             VersionDetail::new(version, handle, client.is_admin())
         };
-        let model = ModelView::new(&state, &rates, detail);
+        let model = ModelView::new(&state, &traffic, detail);
         Ok(ModelDetail {
             model,
             history: engine

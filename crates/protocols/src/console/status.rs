@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{ConsoleClient, ConsoleState, add_read, reply, schema_of, text};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{
-    CustomOps, ExternalOp, Gpus, HistoryPoint, ModelHandle, ModelState, Rates, StoreReport,
-    VersionState, VersionStatus,
+    CustomOps, Engine, ExternalOp, Gpus, HistoryPoint, LastError, ModelHandle, ModelState, Rates,
+    StoreReport, VersionState, VersionStatus,
 };
 use tensorserve_protocol::{JSON, RouteGroup, bounded};
 
@@ -172,6 +172,48 @@ pub(super) struct ModelView<V> {
     labels: BTreeMap<String, i64>,
     /// The highest first.
     versions: Vec<V>,
+    /// The requests that named the model, and no version that is served.
+    unserved: UnservedView,
+    /// The last request that failed, for any version.
+    last_error: Option<LastErrorView>,
+}
+
+/// The traffic of requests without a version in the last seconds. All of them failed.
+#[derive(Serialize, JsonSchema)]
+struct UnservedView {
+    requests_per_second: f64,
+    errors_per_second: f64,
+    error_percent: f64,
+    /// When there was one, in milliseconds since 1970.
+    last_used: Option<u64>,
+}
+
+impl UnservedView {
+    fn new(rates: Rates) -> Self {
+        UnservedView {
+            requests_per_second: round(rates.requests_per_second),
+            errors_per_second: round(rates.errors_per_second),
+            error_percent: round(rates.error_percent),
+            last_used: rates.last_used,
+        }
+    }
+}
+
+/// The last request of a model that failed.
+#[derive(Serialize, JsonSchema)]
+struct LastErrorView {
+    /// In milliseconds since 1970.
+    at: u64,
+    /// The name of its code, such as `INVALID_ARGUMENT`.
+    code: &'static str,
+    message: String,
+}
+
+impl LastErrorView {
+    fn new(error: &LastError) -> Self {
+        let message = bounded(&error.message).into_owned();
+        LastErrorView { at: millis(error.at), code: error.code.name(), message }
+    }
 }
 
 /// The state of a version, and its traffic in the last minute.
@@ -223,7 +265,23 @@ impl ExternalOpView {
     }
 }
 
-pub(super) type VersionRates = HashMap<(Arc<str>, i64), Rates>;
+/// What the metrics say of the models.
+pub(super) struct ModelTraffic {
+    versions: HashMap<(Arc<str>, i64), Rates>,
+    unserved: HashMap<Arc<str>, Rates>,
+    last_errors: HashMap<Arc<str>, LastError>,
+}
+
+impl ModelTraffic {
+    pub(super) fn of(engine: &Engine) -> Self {
+        let metrics = engine.metrics();
+        ModelTraffic {
+            versions: metrics.rates_of_versions(),
+            unserved: metrics.rates_of_unserved(),
+            last_errors: metrics.last_errors(),
+        }
+    }
+}
 
 impl ConsoleState {
     /// The status for `client`.
@@ -234,9 +292,9 @@ impl ConsoleState {
     /// The status without its [`beginning`], the same for every client.
     pub(super) fn status_for_all(&self) -> String {
         let engine = self.engine();
-        let (models, rates) = (engine.repository().models(), engine.metrics().rates_of_versions());
+        let (models, traffic) = (engine.repository().models(), ModelTraffic::of(engine));
         let server = self.server(&models);
-        let view = |model: &ModelState| ModelView::new(model, &rates, |version, _| version);
+        let view = |model: &ModelState| ModelView::new(model, &traffic, |version, _| version);
         let stores = engine.repository().stores().reports().into_iter();
         let status = ConsoleStatus {
             server,
@@ -311,7 +369,7 @@ impl<V> ModelView<V> {
     /// The state of a model; `of_version` converts each version.
     pub(super) fn new(
         model: &ModelState,
-        rates: &VersionRates,
+        traffic: &ModelTraffic,
         of_version: impl Fn(VersionView, Option<&ModelHandle>) -> V,
     ) -> Self {
         let name: Arc<str> = model.name.as_str().into();
@@ -319,7 +377,7 @@ impl<V> ModelView<V> {
         let mut versions = Vec::with_capacity(model.versions.len());
         for (status, handle) in &model.versions {
             let key = (Arc::clone(&name), status.version);
-            let rates = rates.get(&key).copied().unwrap_or_default();
+            let rates = traffic.versions.get(&key).copied().unwrap_or_default();
             let version = VersionView::new(status, handle.as_ref(), rates);
             versions.push(of_version(version, handle.as_ref()));
         }
@@ -329,6 +387,8 @@ impl<V> ModelView<V> {
             offline: model.is_out_of_service,
             labels: model.labels.clone(),
             versions,
+            unserved: UnservedView::new(traffic.unserved.get(&name).copied().unwrap_or_default()),
+            last_error: traffic.last_errors.get(&name).map(LastErrorView::new),
             name: model.name.clone(),
         }
     }

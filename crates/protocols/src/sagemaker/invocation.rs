@@ -235,7 +235,7 @@ pub(super) fn decode(
     any_kind: bool,
 ) -> Result<TfsDecoded> {
     let decoded = decode_as(call, resolver, input, body);
-    let decoded = decoded.inspect_err(|_| resolver.names_model(&call.spec.name));
+    let decoded = decoded.inspect_err(|_| resolver.names_model(&call.spec.spec()));
     match &decoded {
         Err(error) if error.code() == Code::InvalidArgument => {
             decode_again(call, resolver, input, body, any_kind).unwrap_or(decoded)

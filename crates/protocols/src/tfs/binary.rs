@@ -112,6 +112,7 @@ pub(super) async fn answer(
 ) -> Answer {
     let decode = move |resolver: &mut Resolver<'_>| {
         let mut request: PredictRequest = bounded::decode(body).map_err(|error| {
+            resolver.names_model(&named.spec());
             let message =
                 format!("the body is not a valid tensorflow.serving.PredictRequest: {error}");
             Error::invalid(message)

@@ -76,7 +76,7 @@ impl RestCall {
             }
             Method::Classify | Method::Regress => {
                 let decoded = examples::decode(body, self.max_bytes);
-                let decoded = decoded.inspect_err(|_| resolver.names_model(&self.spec.name))?;
+                let decoded = decoded.inspect_err(|_| resolver.names_model(&self.spec.spec()))?;
                 let name = match decoded.signature_name.is_empty() {
                     true => &*self.signature,
                     false => decoded.signature_name.as_str(),

@@ -114,7 +114,7 @@ function totals(versions, now) {
 function fill(row, model) {
 	const now = feed.status.server.now;
 	row.model = model;
-	const all = totals(model.versions, now);
+	const all = totals([...model.versions, model.unserved ?? {}], now);
 	const { cells } = row;
 	setText(row.figure, `${number(all.rate)}/s`);
 	setText(cells.p50, millis(all.p50));
@@ -207,6 +207,7 @@ async function describe(row) {
 			place,
 			el("div.actions.start", actions(row.model)),
 			failures(row.model),
+			lastError(row.model),
 			available(answer.versions).map(versionDetail),
 			historyOf(answer),
 		);
@@ -244,6 +245,13 @@ function failures(model) {
 				),
 			),
 		);
+}
+
+/** The last request that failed. */
+function lastError({ last_error: error }) {
+	if (!error) return null;
+	const title = `Last failed request: ${error.code}, ${clock(error.at)}`;
+	return el("div.notice.last-error", icon("alert"), el("div", el("strong", title), el("p", error.message)));
 }
 
 function versionDetail(version) {
