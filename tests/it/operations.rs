@@ -93,6 +93,35 @@ fn metrics_tell_what_was_asked_run_and_loaded() {
 }
 
 #[test]
+fn metrics_come_in_the_format_that_the_client_prefers() {
+    let place = Place::of(&Model::constant(1.0), |_| ());
+    assert_eq!(place.constant("m"), Some(1.0));
+    let ask = |accept: &str| {
+        let headers = [("Accept", accept)];
+        client::request(place.server.address, "GET", "/metrics", &headers, "")
+    };
+    for accept in [
+        "*/*",
+        "application/openmetrics-text",
+        // Prometheus 3.
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.3,*/*;q=0.2",
+        "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    ] {
+        let answer = ask(accept);
+        assert!(answer.headers["content-type"].starts_with("application/openmetrics-text"));
+        assert!(answer.text().ends_with("# EOF\n"), "{accept}");
+    }
+    for accept in ["text/plain", "text/plain;version=0.0.4;q=0.9,*/*;q=0.1", "text/*"] {
+        let answer = ask(accept);
+        let kind = &answer.headers["content-type"];
+        assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8", "{accept}");
+        let text = answer.text();
+        assert!(text.contains("# TYPE tensorserve_requests_total counter\n"), "{text}");
+        assert!(!text.contains("# EOF"), "{text}");
+    }
+}
+
+#[test]
 fn the_series_of_a_version_go_away_with_it() {
     let place = Place::of(&Model::constant(1.0), |_| ());
     assert_eq!(place.constant("m"), Some(1.0));

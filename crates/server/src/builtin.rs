@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
-use tensorserve_core::metrics::CONTENT_TYPE;
+use tensorserve_core::metrics::{CONTENT_TYPE, TEXT_CONTENT_TYPE, text_format};
 use tensorserve_protocol::{
     ALLOW, Answer, Failure, Host, JSON, Methods, NoRoute, Protocol, Reply, RequestHead, Routes,
+    first_choice,
 };
 use tensorserve_tensor::error::Error;
 
@@ -50,8 +51,10 @@ impl Protocol for BuiltinProtocol {
             .summary("Check that every configured model has a ready version")
             .response(TEXT, serde_json::json!({ "const": "ok\n" }));
         group
-            .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, _| metrics(engine))
-            .summary("Return metrics in the Prometheus text format")
+            .immediate(Methods::Get, "/metrics", Permission::Metrics, |engine, request| {
+                metrics(engine, &request.head)
+            })
+            .summary("Return the metrics, as OpenMetrics or in Prometheus's text format")
             .response(TEXT, serde_json::json!({ "type": "string" }))
             .members(serde_json::json!({ "responses": { "200": {
                 "description": "The metrics, in the format that Accept prefers",
@@ -69,9 +72,19 @@ fn readiness(engine: &Engine) -> Answer {
     Ok(Reply::ok(TEXT, &b"ok\n"[..]))
 }
 
-fn metrics(engine: &Engine) -> Answer {
-    let text = engine.metrics_text().map_err(|error| Failure::new(error, 500))?;
-    Ok(Reply::ok(CONTENT_TYPE, text))
+/// The metrics as OpenMetrics, unless the client prefers Prometheus's text format.
+fn metrics(engine: &Engine, head: &RequestHead<'_>) -> Answer {
+    let page = engine.metrics_text().map_err(|error| Failure::new(error, 500))?;
+    let wants_text = |name: &str| match name {
+        "text/plain" | "text/*" => Some(true),
+        "application/openmetrics-text" | "application/*" | "*/*" => Some(false),
+        _ => None,
+    };
+    let accept = head.header("accept").unwrap_or_default();
+    Ok(match first_choice(accept, wants_text) {
+        Some(true) => Reply::ok(TEXT_CONTENT_TYPE, text_format(&page)),
+        Some(false) | None => Reply::ok(CONTENT_TYPE, page),
+    })
 }
 
 /// Why there is nothing at a path that no protocol has, or not with this method.

@@ -50,6 +50,7 @@ mod signals;
 mod statistics;
 mod stores;
 mod tally;
+mod text_format;
 mod traffic;
 mod version;
 
@@ -62,6 +63,7 @@ pub use self::signals::{LoadReport, ObservedQueue, PriorityCounts, QueueLoad};
 pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
 pub use self::tally::Tally;
+pub use self::text_format::{TEXT_CONTENT_TYPE, text_format};
 pub(crate) use self::traffic::{CacheCounters, CacheReading, ShadowCounters, ShadowResult};
 pub use self::version::{QueueMetrics, SignatureMetrics, VersionMetrics, WarmUpTiming};
 
