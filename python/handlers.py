@@ -9,7 +9,6 @@ import io
 import json
 import os
 import sys
-import traceback
 
 # The numbers of the functions, as in crates/workers/src/handlers.rs.
 HANDLER, INPUT_HANDLER, OUTPUT_HANDLER = 1, 2, 3
@@ -325,7 +324,7 @@ def describe(error):
     """Describes an exception to the server: its status, text, title and description."""
     status = status_of(error)
     if status is None or status >= 500:
-        traceback.print_exception(type(error), error, error.__traceback__)
+        sys.modules["tensorserve_worker"].report(error)
     title = description = None
     # The attributes of falcon's exceptions.
     if status is not None and hasattr(error, "title") and hasattr(error, "description"):

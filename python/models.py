@@ -2,7 +2,6 @@
 classes of your own, or a model of CatBoost. The server's side is crates/python.
 """
 
-import contextlib
 import json
 import os
 import pickle
@@ -463,8 +462,7 @@ def describe(error):
     """Describes an exception to the server: whether the request is at fault, and the text."""
     is_refusal = isinstance(error, ValueError) or type(error).__name__ in REFUSALS
     if not is_refusal:
-        with contextlib.suppress(Exception):
-            traceback.print_exception(type(error), error, error.__traceback__)
+        sys.modules["tensorserve_worker"].report(error)
     try:
         text = str(error)
     except Exception:

@@ -48,6 +48,12 @@ class SocketClosedError(Exception):
     """The server has closed the socket."""
 
 
+# The first byte of a line that the server logs as one event, an error, and what stands for its line breaks.
+EVENT, LINE_BREAK = b"\x1e", b"\x1f"
+
+# The most bytes of such a line, which a pipe takes whole, and how many of them are its beginning if it is too long.
+LONGEST_EVENT, BEGINNING = 4000, 1000
+
 # How long a thread runs Python code before another one may interrupt it, in seconds. Handlers that
 # compute for less take turns where they wait, as in the container, whose service switches only there.
 SWITCH_INTERVAL = 0.5
@@ -249,6 +255,7 @@ def run(settings):
         1, "w", buffering=1, errors="backslashreplace", closefd=False
     )
     sys.__stdout__ = sys.stdout
+    threading.excepthook = report_of_thread
     connection = control.receive()
     if connection is None:
         return
@@ -264,6 +271,28 @@ def run(settings):
     more.start()
     connection.send(READY, about)
     serve(connection, *calls)
+
+
+def report(error, before=""):
+    """Has the server log an exception with its traceback, as one event."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        text = (before + "".join(lines)).rstrip("\n").encode("utf-8", "backslashreplace")
+        if len(text) > LONGEST_EVENT:
+            # The end says what went wrong.
+            text = text[:BEGINNING] + b"\n...\n" + text[BEGINNING - LONGEST_EVENT :]
+        flush()
+        os.write(2, EVENT + text.replace(b"\n", LINE_BREAK) + b"\n")
+    except Exception:
+        # An exception may be one that cannot be shown, and the log may be closed.
+        pass
+
+
+def report_of_thread(ended):
+    """Reports the exception that has ended a thread of a script."""
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        name = ended.thread.name if ended.thread is not None else ""
+        report(ended.exc_value, f"Exception in thread {name}:\n")
 
 
 def start_threads(control, calls):

@@ -517,3 +517,43 @@ fn a_stop_ends_the_processes() {
         thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[test]
+fn the_traceback_of_a_handler_is_one_event_of_the_log() {
+    let code = code(
+        "import threading\n\
+         def fails(text):\n    raise KeyError(text)\n\
+         def handler(data, context):\n    print('before it', end='')\n    \
+         thread = threading.Thread(target=fails, args=('in a thread',), name='helper')\n    \
+         thread.start()\n    thread.join()\n    \
+         try:\n        fails('the cause')\n    except KeyError:\n        \
+         raise RuntimeError('no\\u2028way') from None\n",
+    );
+    let log = code.path().join("log");
+    let model = project("models/half_plus_two").display().to_string();
+    let folder = code.path().display().to_string();
+    let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "off"]);
+    command.args(["--handler-workers", "1", "--log-format", "json", "--code", &folder, &model]);
+    command.stderr(fs::File::create(&log).expect("a file"));
+    let mut process = Process::start(command);
+    assert_eq!(post(process.address, "/invocations", "{}").status, 500);
+    process.signal("TERM");
+    assert!(process.wait().success());
+    let log = fs::read_to_string(&log).expect("the log");
+    let events = log.lines().map(|line| serde_json::from_str(line).expect(line));
+    let events: Vec<serde_json::Value> = events.collect();
+    let about = |part: &str| {
+        let has = |event: &&serde_json::Value| event["message"].as_str().unwrap().contains(part);
+        let found: Vec<_> = events.iter().filter(has).collect();
+        assert_eq!(found.len(), 1, "{part}: {log}");
+        (found[0]["level"].as_str().unwrap(), found[0]["message"].as_str().unwrap())
+    };
+    let (level, message) = about("RuntimeError: no");
+    assert_eq!(level, "ERROR", "{message}");
+    assert!(message.contains("Traceback (most recent call last):\n  File \""), "{message}");
+    assert!(message.contains("inference.py\", line"), "{message}");
+    let (level, message) = about("KeyError: 'in a thread'");
+    assert_eq!(level, "ERROR", "{message}");
+    assert!(message.contains("Exception in thread helper:\nTraceback"), "{message}");
+    assert_eq!(about("before it").0, "INFO");
+}

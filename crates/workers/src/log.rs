@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use log::Level;
 use tokio::net::unix::pipe::Receiver;
 
 /// The token bucket of the log: lines at once, and lines per second. Further lines are only counted.
@@ -31,6 +32,11 @@ const CHUNK: usize = 64 << 10;
 
 /// The most bytes that are read from a process that has ended: its children may still hold the pipe.
 const MAX_FINAL_BYTES: usize = 1 << 20;
+
+/// The first byte of a line that is one event, an exception, and what stands for its line breaks, as in
+/// `python/worker.py`.
+const EVENT: u8 = 0x1e;
+const LINE_BREAK: u8 = 0x1f;
 
 /// The output of one process.
 pub(super) struct ProcessLog {
@@ -146,6 +152,12 @@ impl ProcessLog {
     }
 
     fn end_line(&mut self) {
+        // What the script printed before it may have no line break.
+        if let Some(at) = memchr::memchr(EVENT, &self.line).filter(|at| *at > 0) {
+            let event = self.line.split_off(at);
+            self.end_line();
+            self.line = event;
+        }
         self.refill();
         let number = self.count.fetch_add(1, Relaxed) + 1;
         if self.allowed == 0 {
@@ -154,9 +166,9 @@ impl ProcessLog {
             return;
         }
         self.allowed -= 1;
-        let text = printable(&self.line);
+        let (level, text) = logged(&self.line);
         self.line.clear();
-        log::info!("{}: {text}", self.name);
+        log::log!(level, "{}: {text}", self.name);
         if self.kept.len() == KEPT_LINES {
             self.kept.pop_front();
         }
@@ -186,6 +198,15 @@ impl ProcessLog {
             log::warn!("{}: too much output: {omitted} lines omitted", self.name);
         }
     }
+}
+
+/// The level and the text of a line in the log.
+fn logged(line: &[u8]) -> (Level, String) {
+    let Some(event) = line.strip_prefix(&[EVENT]) else {
+        return (Level::Info, printable(line));
+    };
+    let lines: Vec<String> = event.split(|byte| *byte == LINE_BREAK).map(printable).collect();
+    (Level::Error, lines.join("\n"))
 }
 
 /// The text of a line, without control characters, which could forge lines or change a terminal.
@@ -219,6 +240,21 @@ mod tests {
         assert_eq!(log.last_lines(17, 1000), "line 17\nline 18\nline 19\nthe [31m end");
         assert_eq!(log.last_lines(0, 20), "the [31m end");
         assert_eq!(log.last_lines(21, 1000), "");
+    }
+
+    #[tokio::test]
+    async fn an_exception_is_one_event() {
+        let text = "\x1eTraceback:\x1f  File \x1b[2Jx\x1fValueError: no";
+        let shown = "Traceback:\n  File  [2Jx\nValueError: no";
+        assert_eq!(logged(text.as_bytes()), (Level::Error, shown.to_owned()));
+        assert_eq!(logged(b"a\x1fb"), (Level::Info, "a b".to_owned()));
+        let (mut log, mut writer) = log();
+        writeln!(writer, "no end{text}").expect("written");
+        log.read().await;
+        drop(writer);
+        log.finish();
+        assert_eq!(log.counter().load(Relaxed), 2);
+        assert_eq!(log.last_lines(0, 1000), format!("no end\n{shown}"));
     }
 
     #[tokio::test]
