@@ -220,6 +220,7 @@ fn of_http(old: &HttpConfig, new: &HttpConfig) -> Vec<&'static str> {
     let HttpConfig {
         host,
         port,
+        port_setting: _, // Only for the error at the start.
         more_ports,
         threads,
         max_body_bytes,
@@ -254,7 +255,15 @@ fn of_http(old: &HttpConfig, new: &HttpConfig) -> Vec<&'static str> {
 }
 
 fn of_grpc(old: &GrpcConfig, new: &GrpcConfig) -> Vec<&'static str> {
-    let GrpcConfig { host, port, socket_path, max_message_bytes, tls, health_service } = old;
+    let GrpcConfig {
+        host,
+        port,
+        port_setting: _,
+        socket_path,
+        max_message_bytes,
+        tls,
+        health_service,
+    } = old;
     differing(&[
         ("the host of gRPC", *host != new.host),
         ("grpc_port", *port != new.port),

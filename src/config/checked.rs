@@ -139,6 +139,7 @@ impl Check {
         HttpConfig {
             host,
             port: server.http_port().number(),
+            port_setting: "--http-port",
             more_ports: Vec::new(),
             threads: server.http_threads.unwrap_or(cores),
             max_body_bytes: server.max_body_bytes().0,
@@ -182,6 +183,7 @@ impl Check {
         GrpcConfig {
             host: http.host,
             port,
+            port_setting: "--grpc-port",
             socket_path: server.grpc_socket_path.clone(),
             max_message_bytes: server.grpc_max_message_bytes().0,
             tls: None,

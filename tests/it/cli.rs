@@ -185,6 +185,51 @@ fn help_shows_values_defaults_and_variables() {
 }
 
 #[test]
+fn the_error_of_a_port_in_use_names_the_flag_of_the_front() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = other.local_addr().expect("address").port();
+    let model = models() + "/half_plus_two";
+    let all = TcpListener::bind(("0.0.0.0", 0)).expect("a port");
+    let of_all = all.local_addr().expect("address").port();
+    let base = format!("--model_base_path={model}");
+    for (words, option) in [
+        (vec!["serve".to_owned(), model.clone(), format!("--http-port={port}")], "--http-port"),
+        (
+            vec![
+                "serve".to_owned(),
+                model.clone(),
+                "--http-port=0".to_owned(),
+                format!("--grpc-port={port}"),
+            ],
+            "--grpc-port",
+        ),
+        (
+            vec!["tensorflow_model_server".to_owned(), base.clone(), format!("--port={of_all}")],
+            "--port",
+        ),
+        (
+            vec![
+                "tensorflow_model_server".to_owned(),
+                base.clone(),
+                "--port=0".to_owned(),
+                format!("--grpc_socket_path={}", std::env::temp_dir().join("unused").display()),
+                format!("--rest_api_port={of_all}"),
+            ],
+            "--rest_api_port",
+        ),
+        (
+            vec!["simple_tensorflow_serving".to_owned(), base.clone(), format!("--port={of_all}")],
+            "--port",
+        ),
+    ] {
+        let ended = run(&words);
+        assert!(!ended.status.success(), "{words:?}");
+        let told = format!("choose another one with {option}\n");
+        assert!(ended.stderr.contains(&told), "{words:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_port_in_use_is_told() {
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = other.local_addr().expect("address").port().to_string();

@@ -31,6 +31,8 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// Port; 0 selects a free one, `None` disables HTTP.
     pub port: Option<u16>,
+    /// What names the port, in the words of the front that was started: an option, a flag or a variable.
+    pub port_setting: &'static str,
     /// Additional ports, which are used if they are free, each with the setting that names it.
     pub more_ports: Vec<(u16, &'static str)>,
     /// Threads that serve connections.
@@ -89,6 +91,8 @@ pub struct GrpcConfig {
     pub host: IpAddr,
     /// Port; 0 selects a free one, `None` disables the port.
     pub port: Option<u16>,
+    /// What names the port, in the words of the front that was started.
+    pub port_setting: &'static str,
     /// UNIX socket to listen on, in addition to the port.
     pub socket_path: Option<PathBuf>,
     /// Maximum size of a message in bytes, in either direction.

@@ -91,7 +91,7 @@ impl GrpcListener {
         if grpc.port.is_none() && grpc.socket_path.is_none() {
             return Ok(None);
         }
-        let socket = grpc.port.map(|port| bind(grpc.host, port, "--grpc-port")).transpose()?;
+        let socket = grpc.port.map(|port| bind(grpc.host, port, grpc.port_setting)).transpose()?;
         let failed = |e| failed("cannot be started", e);
         let clone = socket.as_ref().map(TcpListener::try_clone).transpose().map_err(failed)?;
         let address = socket.as_ref().map(TcpListener::local_addr).transpose().map_err(failed)?;

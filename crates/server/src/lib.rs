@@ -143,7 +143,7 @@ impl HttpListener {
     ) -> Result<Self> {
         let tls = config.http.tls.as_ref();
         let certificates = tls.map(|tls| Certificates::new(tls, b"http/1.1")).transpose()?;
-        let socket = bind(config.http.host, port, "--http-port")?;
+        let socket = bind(config.http.host, port, config.http.port_setting)?;
         let address = socket.local_addr().map_err(|e| failed("has no address", e))?;
         let mut sockets = vec![socket];
         for &(port, setting) in &config.http.more_ports {

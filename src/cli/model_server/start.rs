@@ -67,6 +67,7 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     config.repository.common.batching_file =
         flags.is_set("enable_batching") && flags.is_set("enable_per_model_batching_parameters");
     config.protocols.tfs.reload = true;
+    (config.http.port_setting, config.grpc.port_setting) = ("--rest_api_port", "--port");
     config.grpc.health_service = flags.is_set("enable_grpc_healthcheck_service");
     let is_content = flags.is_set("enable_serialization_as_tensor_content");
     config.protocols.tfs.tensor_content =

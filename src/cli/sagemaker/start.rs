@@ -42,6 +42,7 @@ pub(super) fn start(
 ) -> Result<Start> {
     let pinned = settings.each.version_policy.is_none();
     let has_grpc_port = settings.server.grpc_port.is_some();
+    let has_http_port = settings.server.http_port.is_some();
     let server = settings.clone().or_file().server;
     let config = Config::new(settings.or(&variables.settings), environment)?;
     let report = String::new();
@@ -50,6 +51,9 @@ pub(super) fn start(
     // As the container's tensorflow_model_server: handlers read lists of values.
     start.config.protocols.tfs.tensor_content = TensorContent::Never;
     start.config.protocols.console = server.console.unwrap_or(false);
+    if !has_http_port {
+        start.config.http.port_setting = "SAGEMAKER_BIND_TO_PORT";
+    }
     start.ports(&variables, has_grpc_port);
     let given = model_dir.or_else(|| environment.get("SAGEMAKER_MODEL_DIR").map(PathBuf::from));
     if variables.multi_model {

@@ -33,6 +33,8 @@ pub(super) fn start(flags: &Flags, from: &Settings, environment: &Environment) -
     let mut config = Config::new(settings, environment)?;
     config.http.cors = if flags.enable_cors.0 { Cors::AnyOrigin } else { Cors::Off };
     config.protocols.replaces_simple = true;
+    // It has no flag for gRPC.
+    (config.http.port_setting, config.grpc.port_setting) = ("--port", "TENSORSERVE_GRPC_PORT");
     if flags.enable_auth.0 {
         config = config.with_one_user(&flags.auth_username, &flags.auth_password);
     }
