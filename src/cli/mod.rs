@@ -26,6 +26,7 @@ mod inspect;
 mod logging;
 mod model_server;
 mod native_log;
+mod paths;
 mod printable;
 mod probe_host;
 mod reload;

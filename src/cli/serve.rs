@@ -15,22 +15,22 @@ use tokio::sync::oneshot;
 
 use super::inspect::models_at;
 use super::logging::LibraryLines;
+use super::paths::{self, unknown_platform};
 use super::printable::on_one_line;
 use super::reload::{ReadAgain, Reloader};
 use super::table::columns;
 use super::{example, logging, native_log, print_line, print_text, probe_host};
 use crate::Server;
 use crate::config::environment::Environment;
-use crate::config::{self, AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
+use crate::config::{AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
 use crate::platforms;
 use crate::progress::DownloadBar;
-use crate::stores;
 use tensorserve_auth as auth;
 use tensorserve_core::config::is_store_url;
 use tensorserve_core::engine::{Engine, ModelSpec, VersionSelector, VersionState};
 use tensorserve_os as os;
 use tensorserve_platform::library::install_commands;
-use tensorserve_platform::{FOREIGN, ForeignFormats, Gpus, Platform, Platforms};
+use tensorserve_platform::{Gpus, Platform, Platforms};
 use tensorserve_probe::probed;
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -81,6 +81,9 @@ fn checked(
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let names_platform = settings.reading.origins.contains_key("platform");
+    let places = paths::places_of_models(&settings);
+    let mut missing = Mistakes::default();
+    paths::check(&settings, &mut missing);
     let (mut config, mut mistakes) = Config::with_mistakes(settings, environment);
     config.protocols.vertex = vertex.map(|vertex| vertex.routes.clone());
     if config.repository.sources.is_empty() && !may_name_models {
@@ -89,7 +92,8 @@ fn checked(
              models/`, or a file with --config",
         );
     }
-    check_sources(&config, names_platform, &mut mistakes);
+    mistakes.extend(&missing);
+    paths::check_sources(&config, &places, names_platform, &mut mistakes);
     check_auth_file(&config, &mut mistakes);
     mistakes.result(config)
 }
@@ -224,29 +228,6 @@ fn check_gpu(platforms: &Platforms) -> Result<()> {
     Err(Error::precondition(format!("no GPU, and require_gpu is set: {why}")))
 }
 
-/// Records each path that cannot be served. A model with a name may be created later.
-fn check_sources(config: &Config, names_platform: bool, mistakes: &mut Mistakes) {
-    let platforms = platforms::built_in(config);
-    for source in &config.repository.sources {
-        let path = source.path.display();
-        if is_store_url(&source.path) {
-            if let Err(error) = stores::check(&source.path) {
-                mistakes.add(error.message());
-            }
-            continue;
-        }
-        // A model of several files is named by the prefix of their names.
-        let is_model = platforms.is_model(&source.path, source.model.platform);
-        if source.name.is_none() && !source.path.exists() && !is_model {
-            mistakes.add(format!("{path}: there is no such file or directory"));
-        }
-        // A platform that is named and unknown is a mistake already.
-        if let (false, Some(unknown)) = (names_platform, unknown_platform(source, &platforms)) {
-            mistakes.add(unknown);
-        }
-    }
-}
-
 /// Records what is wrong with the file of users and keys.
 fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
     let Some(AuthConfig::File(path)) = &config.auth else {
@@ -255,27 +236,6 @@ fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
     if let Err(error) = auth::file::list(path) {
         mistakes.add(error.context("auth_file"));
     }
-}
-
-/// The mistake that `source` is a model in a format that is not served, or a file of an unknown platform.
-fn unknown_platform(source: &SourceConfig, platforms: &Platforms) -> Option<String> {
-    let SourceConfig { path, model, .. } = source;
-    let platform = platforms.of_version(path, model.platform);
-    if platform.is_some_and(|platform| platform.info.name == FOREIGN) {
-        return ForeignFormats::explain(path);
-    }
-    if !path.is_file() || platforms.is_model(path, model.platform) {
-        return None;
-    }
-    if let Some(why) = ForeignFormats::explain(path) {
-        return Some(why);
-    }
-    let (path, known) = (path.display(), config::PLATFORMS.join(", "));
-    let left_out = config::left_out();
-    Some(format!(
-        "{path}: the platform of this file cannot be detected from its name; name it with \
-         --platform ({known}){left_out}"
-    ))
 }
 
 fn no_signals(error: io::Error) -> Error {

@@ -101,7 +101,7 @@ impl SettingOrigin {
     }
 
     /// The place of `setting` with its name.
-    pub(super) fn of(&self, setting: &str) -> String {
+    pub(crate) fn of(&self, setting: &str) -> String {
         match self {
             SettingOrigin::Option | SettingOrigin::Variable => self.place(setting),
             SettingOrigin::File { .. } => format!("{}: {setting}", self.place(setting)),

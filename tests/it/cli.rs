@@ -154,6 +154,7 @@ fn mistakes_of_the_file_are_reported_with_the_others() {
         "TENSORSERVE_CONSOLE: \"maybe\" is not true or false",
         "http_port and grpc_port must differ (--http-port, TENSORSERVE_GRPC_PORT)",
         "/nope: there is no such file or directory",
+        &at(8, &format!("path: {}/m: there is no such file or directory", root.path().display())),
         &at(1, "max_batch_siez is not a setting; did you mean max_batch_size?"),
         &at(2, "http_threads: \"many\" is not"),
         &at(3, "images: \"jpeg\" is not auto, raw or base64"),
@@ -182,6 +183,36 @@ fn help_shows_values_defaults_and_variables() {
     ] {
         assert!(help.contains(part), "{part:?} is not in: {help}");
     }
+}
+
+#[test]
+fn paths_that_do_not_exist_are_mistakes_like_others() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let file = root.path().join("tensorserve.toml");
+    let text = "max_batch_siez = 3\ncustom_op_paths = [\"/no/ops\"]\ntls_certificate = \"/no/cert\"\n\
+                tls_key = \"/no/key\"\nauth_file = \"/no/users\"\n\n[[models]]\nname = \"m\"\n\
+                path = \"/no/model\"\ncode = \"code\"\n";
+    fs::write(&file, text).expect("written");
+    let mut command = tensorserve(&["serve", "--libonnxruntime", "/no/onnx", "--config"]);
+    command.arg(&file).env("TENSORSERVE_GRPC_SOCKET_PATH", "/no/folder/socket");
+    command.env("TENSORSERVE_PYTHON", "/no/python");
+    let at = |line: usize, text: &str| format!("tensorserve.toml:{line}: {text}");
+    let nothing = "there is no such file or directory";
+    let parts = [
+        &at(1, "max_batch_siez is not a setting"),
+        &at(2, &format!("custom_op_paths: /no/ops: {nothing}")),
+        &at(4, "tls_key: /no/key: No such file or directory"),
+        "auth_file: /no/users: No such file or directory",
+        &at(9, &format!("path: /no/model: {nothing}")),
+        &at(10, &format!("code: {}/code: {nothing}", root.path().display())),
+        "--libonnxruntime: no libonnxruntime at /no/onnx",
+        &format!("TENSORSERVE_GRPC_SOCKET_PATH: /no/folder: {nothing}"),
+        &format!("TENSORSERVE_PYTHON: /no/python: {nothing}"),
+    ];
+    let refused = ended(&mut command);
+    assert_refused(&refused, 1, &parts);
+    let count = format!("{} configuration mistakes", parts.len());
+    assert!(refused.stderr.contains(&count), "{}", refused.stderr);
 }
 
 #[test]
