@@ -200,7 +200,7 @@ class _Printed:
         self.grpc_address: str | None = None
         self.is_ready = False
         self.obstacle = ""
-        for line in text.splitlines():
+        for line in map(_said, text.splitlines()):
             if line.startswith("listening on grpc://"):
                 self.grpc_address = line[len("listening on grpc://") :]
             elif line.startswith("listening on http"):
@@ -209,6 +209,17 @@ class _Printed:
                 self.is_ready = True
             elif line.startswith("not ready: "):
                 self.obstacle = line
+
+
+def _said(line: str) -> str:
+    """What a line says. It is an event if `log_format` is json."""
+    if not line.startswith("{"):
+        return line
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, KeyError):
+        # The line may be half written.
+        return ""
 
 
 class _Process:

@@ -1,16 +1,17 @@
 //! The log of the program, on stderr: text for people, or JSON for programs.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
-use env_logger::Target;
 use env_logger::fmt::Formatter;
 use env_logger::fmt::style::AnsiColor;
-use log::Record;
+use env_logger::{Logger, Target};
 use log::kv::{self, Key, Value, VisitSource};
+use log::{Level, LevelFilter, Log, Record};
 use serde_json::json;
 
-use super::native_log;
 use super::printable::message;
+use super::{native_log, print_line};
 use crate::config::environment::Environment;
 use crate::config::{LogFormat, ServerSettings, Settings};
 use tensorserve_server::ACCESS_LOG;
@@ -30,6 +31,28 @@ pub(super) enum LibraryLines {
     AsTheyAre,
 }
 
+/// What the server says about itself on stdout, if the log is JSON: events, as in the log, at every level of it.
+static EVENTS_ON_STDOUT: OnceLock<Logger> = OnceLock::new();
+
+/// The target of these events.
+const SELF: &str = "tensorserve";
+
+/// Says on stdout what the server does, such as where it listens: a line for people, or an event with `keys` if the log
+/// is JSON.
+pub(super) fn say(text: &str, keys: &[(&str, &str)]) {
+    let Some(events) = EVENTS_ON_STDOUT.get() else {
+        return print_line(text);
+    };
+    let mut record = Record::builder();
+    let record = record.level(Level::Info).target(SELF).key_values(&keys);
+    events.log(&record.args(format_args!("{text}")).build());
+}
+
+/// Whether stdout has events, and not text for people.
+pub(super) fn says_events() -> bool {
+    EVENTS_ON_STDOUT.get().is_some()
+}
+
 /// Starts the log on stderr; before the settings are checked, because the checks log.
 pub(super) fn start(settings: &Settings, environment: &Environment, libraries: LibraryLines) {
     let server = &settings.server;
@@ -47,6 +70,9 @@ pub(super) fn start(settings: &Settings, environment: &Environment, libraries: L
             && let Some(original) = native_log::redirect()
         {
             builder.target(Target::Pipe(Box::new(original)));
+            let mut events = env_logger::Builder::new();
+            events.filter_level(LevelFilter::Info).format(write_json).target(Target::Stdout);
+            let _ = EVENTS_ON_STDOUT.set(events.build());
         }
     }
     // A second start in one process (tests) keeps the first log.

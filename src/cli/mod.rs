@@ -382,14 +382,19 @@ fn print_note(note: &str) {
     let _ = writeln!(std::io::stderr(), "{}", message(note));
 }
 
-/// Prints an error, with its causes, on stderr.
+/// Prints an error, with its causes, on stderr; as one event, if the log there is JSON.
 fn print_error(error: &Error) {
-    print_note(&format!("error: {error}"));
+    let mut lines = vec![error.to_string()];
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        print_note(&format!("  caused by: {error}"));
+        lines.push(format!("  caused by: {error}"));
         cause = error.source();
     }
+    if logging::says_events() && log::log_enabled!(log::Level::Error) {
+        return log::error!("{}", lines.join("\n"));
+    }
+    print_note(&format!("error: {}", lines.remove(0)));
+    lines.iter().for_each(|line| print_note(line));
 }
 
 #[cfg(test)]

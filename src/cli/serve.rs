@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::inspect::models_at;
-use super::logging::LibraryLines;
+use super::logging::{LibraryLines, say, says_events};
 use super::paths::{self, unknown_platform};
 use super::printable::on_one_line;
 use super::reload::{ReadAgain, Reloader};
@@ -326,25 +326,29 @@ const SPINNER_DELAY: Duration = Duration::from_millis(700);
 impl StartupReport {
     fn print(&self) {
         let version = env!("CARGO_PKG_VERSION");
-        print_line(&format!("tensorserve {version}, {}", self.runtimes.join(", ")));
+        say(&format!("tensorserve {version}, {}", self.runtimes.join(", ")), &[]);
         if let Some(url) = self.url() {
-            print_line(&format!("listening on {url}"));
+            say(&format!("listening on {url}"), &[("url", &url)]);
         }
         if let Some(address) = self.grpc_address {
-            print_line(&format!("listening on grpc://{address}"));
+            let url = format!("grpc://{address}");
+            say(&format!("listening on {url}"), &[("url", &url)]);
         }
         match &self.auth {
             None => {}
             Some(AuthConfig::File(path)) => {
-                print_line(&format!("authentication: users and keys of {}", path.display()));
+                say(&format!("authentication: users and keys of {}", path.display()), &[]);
             }
             Some(AuthConfig::OneUser { name, .. }) => {
-                print_line(&format!("authentication: user {name}"))
+                say(&format!("authentication: user {name}"), &[]);
             }
         }
         self.wait();
-        print_line("");
-        print_text(&columns(&self.rows()));
+        let for_people = !says_events();
+        if for_people {
+            print_line("");
+            print_text(&columns(&self.rows()));
+        }
         let mut ready = format!("ready after {:.2} s", self.start.elapsed().as_secs_f64());
         if let Some(since_make) = self.since_called() {
             ready.push_str(&format!(", {since_make:.2} s after `make run`"));
@@ -352,9 +356,11 @@ impl StartupReport {
         if let Err(obstacles) = self.engine.readiness() {
             ready = format!("not ready: {obstacles}");
         }
-        print_line("");
-        print_line(&ready);
-        if let Some(command) = self.example() {
+        if for_people {
+            print_line("");
+        }
+        say(&ready, &[]);
+        if let Some(command) = self.example().filter(|_| for_people) {
             print_text(&format!("\ntry:\n  {command}"));
         }
     }

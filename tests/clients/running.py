@@ -1,5 +1,6 @@
 """The built binary as a process, for tests."""
 
+import json
 import os
 import socket
 import subprocess
@@ -25,6 +26,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def said(line):
+    """What a line on stdout says. It is an event if the log is JSON."""
+    return json.loads(line)["message"] if line.startswith("{") else line
+
+
 class Running:
     """A started server. `url` is its base URL, `grpc` its address for gRPC.
 
@@ -35,7 +41,7 @@ class Running:
         self.process = subprocess.Popen(
             [*prefix, BINARY, *arguments], stdout=subprocess.PIPE, text=True, env=env, **options
         )
-        for line in self.process.stdout:
+        for line in map(said, self.process.stdout):
             text = line.strip().removeprefix("listening on ")
             if text.startswith("http"):
                 self.url = text

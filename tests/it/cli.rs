@@ -216,6 +216,38 @@ fn paths_that_do_not_exist_are_mistakes_like_others() {
 }
 
 #[test]
+fn nothing_but_json_is_printed_if_the_log_is_json() {
+    let model = project("models/half_plus_two");
+    let arguments = ["serve", "--http-port=0", "--grpc-port=0", "--log-format=json"];
+    let mut command = tensorserve(&arguments);
+    command.args(["--log-level=error", "--stop-with-stdin=true"]).arg(&model);
+    // Without a writer, standard input ends, and the server stops when it is ready to.
+    let ended_well = ended(command.stdin(Stdio::null()));
+    assert!(ended_well.status.success(), "{}", ended_well.stderr);
+    let events = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    };
+    events(&ended_well.stderr);
+    for event in events(&ended_well.stdout) {
+        assert_eq!((&event["level"], &event["target"]), (&"INFO".into(), &"tensorserve".into()));
+    }
+    let mut command = tensorserve(&arguments);
+    command.arg(&model).stderr(Stdio::null());
+    let process = Process::start(command);
+    for part in ["tensorserve ", "listening on http://127.0.0.1:", "ready after "] {
+        assert!(process.printed.iter().any(|line| line.starts_with(part)), "{:?}", process.printed);
+    }
+    assert!(!process.printed.iter().any(|line| line.contains("MODEL")), "{:?}", process.printed);
+    // Mistakes are one event.
+    let wrong = run(&["serve", "--log-format=json", "--http-port=x", "--batching=maybe", "/nope"]);
+    assert_eq!((wrong.status.code(), wrong.stdout.as_str()), (Some(2), ""));
+    let [event] = &events(&wrong.stderr)[..] else { panic!("{}", wrong.stderr) };
+    assert_eq!(event["level"], "ERROR");
+    let message = event["message"].as_str().expect("text");
+    assert!(message.starts_with("3 configuration mistakes:\n"), "{message}");
+}
+
+#[test]
 fn the_error_of_a_port_in_use_names_the_flag_of_the_front() {
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = other.local_addr().expect("address").port();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use self::flags::Flags;
 use self::start::WatchedModelList;
-use super::logging::LibraryLines;
+use super::logging::{LibraryLines, say};
 use super::printable::printable;
 use super::reload::apply_models;
 use super::{logging, print_line, print_text, serve};
@@ -62,7 +62,8 @@ pub(super) fn run(
         Err(error) => {
             // People read the log; scripts wait for the line on stdout.
             log::error!("{error}");
-            print_line(&format!("Failed to start server. Error: {}: {error}", error.code().name()));
+            let code = error.code().name();
+            say(&format!("Failed to start server. Error: {code}: {error}"), &[]);
             ExitCode::from(FAILED)
         }
     }

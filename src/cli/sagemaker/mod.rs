@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::logging::LibraryLines;
+use super::logging::{LibraryLines, say, says_events};
 use super::{logging, print_text, serve};
 #[cfg(feature = "transform")]
 use crate::config::Config;
@@ -74,16 +74,21 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     let started = Instant::now();
     let variables = sagemaker::read(environment);
-    let log_level = settings.server.log_level.clone();
-    let mut for_log = Settings::default();
-    for_log.server.log_level = log_level.or(variables.settings.server.log_level.clone());
+    let mut for_log = settings.clone().or_file();
+    let server = &mut for_log.server;
+    server.log_level = server.log_level.take().or(variables.settings.server.log_level.clone());
     logging::start(&for_log, environment, LibraryLines::InLog);
     let model_dir = arguments.model_dir.clone();
     let start = start::start(settings, variables, model_dir, environment)?;
     for note in &start.notes {
         log::warn!("{note}");
     }
-    print_text(&start.report);
+    match says_events() {
+        true => {
+            start.report.lines().filter(|line| !line.is_empty()).for_each(|line| say(line, &[]))
+        }
+        false => print_text(&start.report),
+    }
     let SagemakerConfig { default_model, multi_model, .. } = &start.config.protocols.sagemaker;
     let awaited = default_model.clone().filter(|_| multi_model.is_none());
     serve::serve(&start.config, environment, started, None, |server| match awaited {

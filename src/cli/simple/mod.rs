@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use self::flags::Flags;
-use super::logging::LibraryLines;
-use super::{exit_code, logging, print_clap, print_line, serve};
+use super::logging::{LibraryLines, say};
+use super::{exit_code, logging, print_clap, serve};
 use crate::config::Settings;
 use crate::config::environment::Environment;
 use tensorserve_tensor::error::Result;
@@ -41,7 +41,7 @@ fn serve(flags: &Flags, environment: &Environment, started: Instant) -> Result<E
         log::warn!("{note}");
     }
     for (name, value) in flags.listed() {
-        print_line(&format!("{name}: {value}"));
+        say(&format!("{name}: {value}"), &[]);
     }
     serve::serve(&start.config, environment, started, None, |_| Ok(()))
 }

@@ -72,7 +72,7 @@ impl Process {
         let mut address = None;
         let mut printed = Vec::new();
         for line in lines.by_ref() {
-            let line = line.expect("a line");
+            let line = said(line.expect("a line"));
             if let Some(text) = line
                 .split_once("listening on http")
                 .map(|(_, rest)| rest.trim_start_matches("s").trim_start_matches("://"))
@@ -152,6 +152,14 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// What a line on stdout says. It is an event if the log is JSON.
+fn said(line: String) -> String {
+    match serde_json::from_str::<serde_json::Value>(&line) {
+        Ok(event) if line.starts_with('{') => event["message"].as_str().expect("text").to_owned(),
+        _ => line,
     }
 }
 
