@@ -106,6 +106,12 @@ impl Server {
         self.http.as_ref().map(HttpListener::address)
     }
 
+    /// The addresses of the HTTP listener, also of its additional ports.
+    #[must_use]
+    pub fn http_addresses(&self) -> Vec<SocketAddr> {
+        self.http.as_ref().map_or(Vec::new(), HttpListener::addresses)
+    }
+
     /// The address of the gRPC listener, if there is one on a port.
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {

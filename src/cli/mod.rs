@@ -23,6 +23,7 @@ mod fetch;
 mod health;
 mod http_client;
 mod inspect;
+mod listeners;
 mod logging;
 mod model_server;
 mod native_log;

@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::inspect::models_at;
+use super::listeners::OpenPorts;
 use super::logging::{LibraryLines, say, says_events};
 use super::paths::{self, unknown_platform};
 use super::printable::on_one_line;
@@ -132,6 +133,11 @@ pub(super) fn serve(
         scheme: if config.http.tls.is_some() { "https" } else { "http" },
         auth: config.auth.clone(),
         grpc_address: server.grpc_address(),
+        listeners: OpenPorts {
+            http: server.http_addresses(),
+            grpc: server.grpc_address(),
+            grpc_socket: config.grpc.socket_path.clone(),
+        },
         runtimes,
         start,
         called_at: environment.called_at(),
@@ -315,6 +321,7 @@ struct StartupReport {
     scheme: &'static str,
     auth: Option<AuthConfig>,
     grpc_address: Option<SocketAddr>,
+    listeners: OpenPorts,
     runtimes: Vec<String>,
     start: Instant,
     called_at: Option<u128>,
@@ -342,6 +349,9 @@ impl StartupReport {
             Some(AuthConfig::OneUser { name, .. }) => {
                 say(&format!("authentication: user {name}"), &[]);
             }
+        }
+        if let Some(places) = self.listeners.more_than_urls() {
+            say(&places, &[]);
         }
         self.wait();
         let for_people = !says_events();

@@ -216,6 +216,22 @@ fn paths_that_do_not_exist_are_mistakes_like_others() {
 }
 
 #[test]
+fn every_open_port_is_told() {
+    let model = project("models/half_plus_two");
+    let process = Process::serve(&model, &[]);
+    assert!(
+        !process.printed.iter().any(|line| line.starts_with("open: ")),
+        "{:?}",
+        process.printed
+    );
+    let process = Process::serve(&model, &["--host", "0.0.0.0"]);
+    let port = process.address.port();
+    let all = process.printed.iter().find(|line| line.starts_with("open: ")).expect("a line");
+    assert!(all.starts_with(&format!("open: HTTP on 0.0.0.0:{port}, gRPC on 0.0.0.0:")), "{all}");
+    assert!(all.ends_with("; all addresses of this machine, also for other machines"), "{all}");
+}
+
+#[test]
 fn nothing_but_json_is_printed_if_the_log_is_json() {
     let model = project("models/half_plus_two");
     let arguments = ["serve", "--http-port=0", "--grpc-port=0", "--log-format=json"];

@@ -242,6 +242,10 @@ fn the_ports_of_tensorflow_serving_are_open_for_handlers() {
     let grpc = format!("listening on grpc://[::]:{low}");
     let without_ipv6 = format!("listening on grpc://0.0.0.0:{low}");
     assert!(process.printed.iter().any(|line| *line == grpc || *line == without_ipv6));
+    let open = process.printed.iter().find(|line| line.starts_with("open: ")).expect("a line");
+    let further = format!(":{}, gRPC on ", low + 1);
+    assert_eq!(open.matches("HTTP on ").count(), 2, "{open}");
+    assert!(open.contains(&further) && open.contains("also for other machines"), "{open}");
     process.signal("TERM");
     assert!(process.wait().success());
     assert!(TcpListener::bind(rest).is_ok(), "the port is free again");

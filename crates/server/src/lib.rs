@@ -180,6 +180,12 @@ impl HttpListener {
         self.address
     }
 
+    /// The addresses of all its ports: first [`Self::address`], then those of the additional ports that were free.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+    }
+
     /// Keeps serving for `delay`, then stops accepting, lets requests in flight finish for at most
     /// `timeout`, and ends. Blocks until then.
     pub fn stop(self, delay: Duration, timeout: Duration) {
