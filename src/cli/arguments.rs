@@ -76,12 +76,90 @@ fn has_value(argument: &OsStr) -> bool {
     argument.as_encoded_bytes().contains(&b'=')
 }
 
+/// Options of other servers, and what they are here.
+const ELSEWHERE: [(&[&str], &str); 6] = [
+    (&["--port", "--rest-port", "--rest-api-port", "--http"], "--http-port"),
+    (&["--grpc"], "--grpc-port"),
+    (&["--address", "--bind", "--ip"], "--host"),
+    (&["--name"], "--model-name"),
+    (&["--model-config-file", "--config-file"], "--config"),
+    (
+        &["--model", "--model-path", "--model-base-path", "--model-repository"],
+        "PATH without an option",
+    ),
+];
+
+/// What an option of another server is here.
+fn known_elsewhere(name: &str) -> Option<&'static str> {
+    let name = name.replace('_', "-");
+    let found = ELSEWHERE.iter().find(|(names, _)| names.contains(&name.as_str()));
+    found.map(|(_, here)| *here)
+}
+
 fn unknown_option(command: &Command, name: &str) -> String {
+    if let Some(here) = known_elsewhere(name) {
+        return format!("{name} is not an option of `tensorserve serve`; did you mean {here}?");
+    }
     let serve = command.find_subcommand("serve").into_iter();
     let options = serve.flat_map(Command::get_arguments).filter_map(|option| option.get_long());
     let known: Vec<String> = options.map(|long| format!("--{long}")).collect();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     unknown_name(name, &known, "an option of `tensorserve serve`")
+}
+
+/// Whether the short help of `serve` is asked for.
+pub(super) fn ask_for_a_summary(arguments: &[OsString]) -> bool {
+    let mut options = arguments.iter().skip(2).take_while(|argument| *argument != "--");
+    arguments.get(1).is_some_and(|command| command == "serve")
+        && options.any(|option| option == "-h")
+}
+
+/// The options that `serve -h` shows, each with a help that fits beside it on 80 columns.
+const COMMON: [(&str, &str); 21] = [
+    ("paths", "Models to serve, or directories of models"),
+    ("config", "Configuration file, TOML"),
+    ("host", "Address [default: 127.0.0.1]"),
+    ("http_port", "HTTP port, or off [default: 8500]"),
+    ("grpc_port", "gRPC port, or off [default: 8501]"),
+    ("model_name", "Name of the only model"),
+    ("platform", "Platform, if it is not detected"),
+    ("version_policy", "latest, latest:N, all, specific:1,2"),
+    ("batching", "auto, on or off [default: auto]"),
+    ("max_batch_size", "Rows of a batch [default: 64]"),
+    ("num_batch_threads", "Threads for batches"),
+    ("request_timeout", "Limit of a request [default: 30s]"),
+    ("memory_limit", "Limit of all models, 8GiB or 80%"),
+    ("tls_certificate", "TLS certificate, PEM"),
+    ("tls_key", "Private key of the certificate, PEM"),
+    ("auth_file", "Users and API keys, TOML"),
+    ("log_level", "error, warn, info, debug or trace"),
+    ("log_format", "text or json [default: text]"),
+    ("access_log", "Share of logged requests, 0 to 1"),
+    ("sagemaker", "Run as SageMaker's container"),
+    ("model_dir", "The same, with the models in PATH"),
+];
+
+/// The commands, with a short help of `serve`, which fits a screen.
+pub(super) fn summarized(commands: Command) -> Command {
+    commands.mut_subcommand("serve", |serve| {
+        let all = serve.get_arguments().count();
+        let serve = serve.mut_args(|argument| {
+            let id = argument.get_id().to_string();
+            let Some((_, help)) = COMMON.iter().find(|(common, _)| *common == id) else {
+                return argument.hide(true);
+            };
+            let argument = argument.help_heading(None);
+            let argument = match argument.get_action().takes_values() {
+                true => argument.hide_env(true).hide_possible_values(true),
+                false => argument,
+            };
+            argument.help(*help)
+        });
+        serve.after_help(format!(
+            "`tensorserve serve --help` has all {all} options, each with its variable and its default.\n\n\
+             Examples:\n  tensorserve serve models/\n  tensorserve serve --config tensorserve.toml"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -110,6 +188,34 @@ mod tests {
             "--host: the value is missing",
         ] {
             assert!(error.message().contains(part), "{part:?} is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn options_of_other_servers_are_known() {
+        for (given, here) in [
+            ("--port", "--http-port?"),
+            ("--port=1", "--http-port?"),
+            ("--rest_api_port=1", "--http-port?"),
+            ("--model_base_path=/m", "PATH without an option?"),
+            ("--bind=::", "--host?"),
+            ("--htpp-port=1", "--http-port?"),
+        ] {
+            let error = parsed(&[given, "m"]).1.mistakes.result(()).expect_err("a mistake");
+            assert!(error.message().ends_with(&format!("did you mean {here}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_common_options_are_options() {
+        let commands = super::super::Cli::command();
+        let serve = commands.find_subcommand("serve").expect("serve");
+        for (id, short) in COMMON {
+            let option = serve.get_arguments().find(|argument| argument.get_id() == id);
+            let help = option.and_then(|option| option.get_help()).expect(id).to_string();
+            if let Some((_, default)) = short.split_once("[default: ") {
+                assert!(help.contains(&format!("[default: {default}")), "{id}: {help}");
+            }
         }
     }
 

@@ -26,14 +26,14 @@ const GRPC_PORT: u16 = 8501;
 
 pub(super) const HELP: &str = "\
 What runs, by the first rule that applies:
-  1. The first ARGUMENT begins with --, and is neither --help nor --version: TensorFlow Serving, as
-     its image: port 8500 for gRPC and 8501 for HTTP, the model in MODEL_BASE_PATH/MODEL_NAME
+  1. The first ARGUMENT begins with --, and is neither --help nor --version: TensorFlow Serving, as \
+     its image: port 8500 for gRPC and 8501 for HTTP, the model in MODEL_BASE_PATH/MODEL_NAME \
      (/models/model), then the ARGUMENTs, which are flags of tensorflow_model_server.
   2. There are other ARGUMENTs: `tensorserve ARGUMENT...`, such as `serve /models`.
   3. MODEL_NAME or MODEL_BASE_PATH is set, or /models has only the directory `model`: as 1.
   4. Otherwise `tensorserve serve`, with the model in AIP_STORAGE_URI (Vertex AI) or those in /models.
 
-For `serve`, PORT (Cloud Run) is the HTTP port, unless --http-port, TENSORSERVE_HTTP_PORT or a
+For `serve`, PORT (Cloud Run) is the HTTP port, unless --http-port, TENSORSERVE_HTTP_PORT or a \
 platform's own variable (AIP_HTTP_PORT, SAGEMAKER_BIND_TO_PORT) names one.";
 
 /// What a container runs.

@@ -14,7 +14,7 @@ use tensorserve_platform::ForeignFormats;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 pub(super) const HELP: &str = "\
-Keras runs in the first of these that has TensorFlow: --python, the active virtual environment, python3 on
+Keras runs in the first of these that has TensorFlow: --python, the active virtual environment, python3 on \
 the PATH. OUT must not exist; it appears when it is complete.
 
 Examples:

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{example, http_client, print_line, print_text, set_libraries};
+use super::{InspectArgs, example, http_client, print_line, print_text, set_libraries};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
 use tensorserve_core::batch::{Joining, SignatureTraits};
 use tensorserve_core::config::{BatchConfig, is_store_url, model_path};
-use tensorserve_platform::{ForeignFormats, LoadOptions, ModelPath, Platforms, names_version};
+use tensorserve_platform::{
+    ForeignFormats, LoadOptions, ModelPath, Platforms, RunnerOptions, names_version,
+};
 use tensorserve_preprocessing as steps;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
@@ -21,12 +23,8 @@ use tensorserve_tensor::{
 
 const SERVER: &str = "http://127.0.0.1:8500";
 
-pub(super) fn run(
-    target: &str,
-    tags: &str,
-    platform: Option<&str>,
-    environment: &Environment,
-) -> Result<ExitCode> {
+pub(super) fn run(arguments: &InspectArgs, environment: &Environment) -> Result<ExitCode> {
+    let InspectArgs { target, tags, .. } = arguments;
     if is_server(target) {
         inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
@@ -34,12 +32,14 @@ pub(super) fn run(
     let mut settings = Settings::default();
     set_libraries(&mut settings, environment);
     let config = Config::new(settings, environment)?;
+    let python = arguments.runner_python.clone();
     let options = LoadOptions {
         tags: tags.split(',').map(|tag| tag.trim().to_owned()).collect(),
+        runner: RunnerOptions { python, ..RunnerOptions::default() },
         ..LoadOptions::default()
     };
     let platforms = platforms::built_in(&config);
-    let named = platform.map(config::platform).transpose().map_err(Error::invalid)?;
+    let named = named_platform(arguments)?;
     let place = model_path(target);
     let folders = match is_store_url(&place) {
         true => models_in_store(&place, environment, &platforms, named)?,
@@ -58,6 +58,16 @@ pub(super) fn run(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The platform that the arguments name, if they do.
+fn named_platform(arguments: &InspectArgs) -> Result<Option<&'static str>> {
+    if arguments.runner == "python" {
+        let missing =
+            || Error::invalid("--runner: this build of tensorserve cannot run models in Python");
+        return config::runner_platform().ok_or_else(missing).map(Some);
+    }
+    arguments.platform.as_deref().map(config::platform).transpose().map_err(Error::invalid)
 }
 
 /// Whether `target` is the URL of a model on a server, and not of a model's file.

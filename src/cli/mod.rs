@@ -117,7 +117,7 @@ enum Commands {
         flags: Vec<OsString>,
     },
     /// Replace docker in SageMaker's local mode, as when the program is called docker
-    #[command(disable_help_flag = true)]
+    #[command(name = docker::NAME, disable_help_flag = true, after_help = docker::HELP)]
     DockerShim {
         /// Arguments of docker
         #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
@@ -125,11 +125,12 @@ enum Commands {
     },
 }
 
+// Paragraphs are single lines, which clap wraps at the width of the terminal.
 const SERVE_HELP: &str = "\
-Each setting can be an option (--http-port), an environment variable (TENSORSERVE_HTTP_PORT) or a
-key of the configuration file (http_port = 8500). Options override variables, and variables
-override the file. DURATION is a number with a unit, such as 250ms, 30s or 2m; without a unit it is
-in seconds. SIZE is a number with a unit, such as 512KiB or 64MiB; without a unit it is in bytes.
+Each setting can be an option (--http-port), an environment variable (TENSORSERVE_HTTP_PORT) or a \
+key of the configuration file (http_port = 8500). Options override variables, and variables \
+override the file. DURATION is a number with a unit, such as 250ms, 30s or 2m; without a unit it is \
+in seconds. SIZE is a number with a unit, such as 512KiB or 64MiB; without a unit it is in bytes. \
 LIST is separated by commas.
 
 Examples:
@@ -190,6 +191,14 @@ struct InspectArgs {
     /// Platform of the model [default: detected from its files]
     #[arg(long, value_name = "NAME")]
     platform: Option<String>,
+    /// What runs the model: native for this program, python for your Python, where loading the model
+    /// runs code that its file contains
+    #[arg(long, value_name = "KIND", value_parser = ["native", "python"], default_value = "native",
+          conflicts_with = "platform")]
+    runner: String,
+    /// Python interpreter of a model with --runner python [default: python3 on the PATH]
+    #[arg(long, value_name = "PATH")]
+    runner_python: Option<PathBuf>,
 }
 
 /// Runs the program.
@@ -241,7 +250,11 @@ fn print_clap(found: &clap::Error) -> ExitCode {
 }
 
 fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
-    let (matches, unknown) = arguments::parse(&Cli::command(), arguments);
+    let commands = match arguments::ask_for_a_summary(&arguments) {
+        true => arguments::summarized(Cli::command()),
+        false => Cli::command(),
+    };
+    let (matches, unknown) = arguments::parse(&commands, arguments);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match cli {
         Ok(cli) => cli,
@@ -252,10 +265,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
     }
     match cli.command {
         Some(Commands::Serve(arguments)) => run_serve(*arguments, unknown, environment),
-        Some(Commands::Inspect(arguments)) => {
-            let InspectArgs { target, tags, platform } = &arguments;
-            inspect::run(target, tags, platform.as_deref(), environment)
-        }
+        Some(Commands::Inspect(arguments)) => inspect::run(&arguments, environment),
         #[cfg(feature = "transform")]
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
@@ -281,8 +291,33 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
     }
 }
 
+/// Whether a word asks for help, where clap leaves all words to us.
+fn is_help(word: impl AsRef<OsStr>) -> bool {
+    ["--help", "-h"].iter().any(|help| word.as_ref() == *help)
+}
+
+/// Prints the help of a command that leaves all words to us.
+fn print_help_of(name: &str) {
+    let mut commands = Cli::command();
+    commands.build();
+    if let Some(command) = commands.find_subcommand_mut(name) {
+        print_text(&command.render_long_help().to_string());
+    }
+}
+
 /// The entrypoint of the images.
 fn run_container(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> {
+    if let [word] = arguments.as_slice()
+        && is_help(word)
+    {
+        // The commands, and how the entrypoint chooses one.
+        let mut commands = Cli::command();
+        commands.build();
+        print_text(&commands.render_long_help().to_string());
+        print_line("");
+        print_help_of(container::NAME);
+        return Ok(ExitCode::SUCCESS);
+    }
     match container::choose(arguments, environment, Path::new(container::MODELS))? {
         ContainerCommand::ModelServer(flags) => Ok(model_server::run(flags, environment)),
         ContainerCommand::Tensorserve(words, variables) => {

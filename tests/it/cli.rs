@@ -186,6 +186,58 @@ fn help_shows_values_defaults_and_variables() {
 }
 
 #[test]
+fn the_short_help_fits_a_screen() {
+    for columns in ["80", "100"] {
+        let help = ended(tensorserve(&["serve", "-h"]).env("COLUMNS", columns)).stdout;
+        let options = help.lines().filter(|line| line.trim_start().starts_with('-')).count();
+        // Twenty, and the one for help.
+        assert_eq!(options, 21, "{help}");
+        assert!(help.lines().count() <= 50, "{} lines: {help}", help.lines().count());
+        let widest = help.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= columns.parse().ok(), "{widest:?} of {columns} columns: {help}");
+        assert!(help.contains("`tensorserve serve --help` has all"), "{help}");
+        assert!(!help.contains("--load-probe"), "{help}");
+    }
+    let all = run(&["serve", "--help"]).stdout;
+    assert!(all.contains("--load-probe-memory") && all.contains("TENSORSERVE_HTTP_PORT"));
+    // Paragraphs are wrapped once, at the width of the terminal.
+    let narrow = ended(tensorserve(&["serve", "--help"]).env("COLUMNS", "80")).stdout;
+    let end = narrow.split_once("Each setting can be").expect("the paragraph").1;
+    let paragraph: Vec<&str> = end.lines().take_while(|line| !line.is_empty()).collect();
+    let (last, lines) = paragraph.split_last().expect("lines");
+    assert!(lines.len() > 3 && !last.is_empty(), "{narrow}");
+    for line in lines.iter().skip(1) {
+        assert!((55..=80).contains(&line.chars().count()), "{line:?} in {narrow}");
+    }
+}
+
+#[test]
+fn commands_that_take_any_words_have_help() {
+    for words in [&["docker-shim", "--help"][..], &["docker-shim", "-h"]] {
+        let help = run(words);
+        assert!(help.status.success(), "{}", help.stderr);
+        for part in ["Usage: tensorserve docker-shim", "compose up", "context inspect"] {
+            assert!(help.stdout.contains(part), "{part:?} is not in: {}", help.stdout);
+        }
+    }
+    let unknown = run(&["docker-shim", "swarm", "--help"]);
+    assert_refused(&unknown, 1, &["docker swarm --help", "supports only"]);
+    let help = run(&["container", "--help"]);
+    assert!(help.status.success(), "{}", help.stderr);
+    // The commands of the image, and how one is chosen.
+    let parts = ["Usage: tensorserve [COMMAND]", "transform", "Usage: tensorserve container"];
+    for part in parts.into_iter().chain(["by the first rule that applies", "MODEL_BASE_PATH"]) {
+        assert!(help.stdout.contains(part), "{part:?} is not in: {}", help.stdout);
+    }
+}
+
+#[test]
+fn the_port_of_another_server_is_suggested() {
+    let wrong = run(&["serve", &models(), "--port", "9000"]);
+    assert_refused(&wrong, 2, &["--port is not an option", "did you mean --http-port?"]);
+}
+
+#[test]
 fn paths_that_do_not_exist_are_mistakes_like_others() {
     let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("tensorserve.toml");

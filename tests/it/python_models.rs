@@ -11,6 +11,7 @@ use tensorserve_proto::{Form, tensor_from_proto, tensor_to_proto};
 use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 use crate::support::grpc::{Caller, PREDICT};
+use crate::support::process::run;
 use crate::support::server::{TestServer, settings};
 
 const MODULE: &str = "
@@ -102,4 +103,21 @@ fn only_the_configuration_runs_a_model_in_python() {
     let error = server.get("/v1/models/sums").text();
     assert!(error.contains("sums_of_rows.Sums") || error.contains("Sums"), "{error}");
     assert_ne!(server.post("/v1/models/sums:predict", r#"{"instances": [[1, 2]]}"#).status, 200);
+}
+
+#[test]
+fn the_signatures_of_an_object_are_inspected() {
+    let root = tempfile::tempdir().expect("a directory");
+    write_model(root.path(), "sums");
+    let model = root.path().join("sums").display().to_string();
+    let inspected = run(&["inspect", &model, "--runner", "python"]);
+    assert!(inspected.status.success(), "{}", inspected.stderr);
+    for part in ["sums: ", "(python, ", "serving_default", "/v1/models/sums:predict"] {
+        assert!(inspected.stdout.contains(part), "{part:?} is not in: {}", inspected.stdout);
+    }
+    let both = run(&["inspect", &model, "--runner", "python", "--platform", "sklearn"]);
+    assert_eq!(both.status.code(), Some(2), "{}", both.stderr);
+    let nowhere = run(&["inspect", &model, "--runner=python", "--runner-python=/no/python"]);
+    assert_eq!(nowhere.status.code(), Some(1), "{}", nowhere.stdout);
+    assert!(nowhere.stderr.contains("/no/python"), "{}", nowhere.stderr);
 }

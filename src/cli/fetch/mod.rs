@@ -20,11 +20,11 @@ mod connection;
 mod report;
 
 pub(super) const HELP: &str = "\
-The libraries come from the Python packages of their publishers. Downloads use the settings of pip:
-index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_…
-variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256
-that this version of tensorserve knows. A download that was interrupted continues in the next run. For
-torch and executorch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to the library,
+The libraries come from the Python packages of their publishers. Downloads use the settings of pip: \
+index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_… \
+variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256 \
+that this version of tensorserve knows. A download that was interrupted continues in the next run. For \
+torch and executorch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to the library, \
 once.
 
 Examples:

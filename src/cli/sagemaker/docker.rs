@@ -10,11 +10,23 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use super::super::{exit_code, print_line, print_text};
+use super::super::{exit_code, is_help, print_help_of, print_line, print_text};
 use super::compose::{self, Service};
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{MODEL_DIR, MODELS_DIR};
 use tensorserve_tensor::error::{Error, Result};
+
+/// The command that is the same.
+pub(crate) const NAME: &str = "docker-shim";
+
+pub(crate) const HELP: &str = "\
+Answers what SageMaker's local mode asks docker: info, context inspect, version, images, pull, login, and compose \
+with version, up, down, stop, kill, rm, ps, pull and build. `compose up` runs `tensorserve serve --sagemaker` in its \
+own place, with the volumes, ports and variables of the compose file; the others do nothing. All other commands are \
+refused.
+
+Example, with ~/bin before Docker on the PATH:
+  ln -s \"$(command -v tensorserve)\" ~/bin/docker";
 
 /// The names by which it is called.
 pub(crate) const NAMES: [&str; 2] = ["docker", "docker-compose"];
@@ -34,6 +46,10 @@ pub(crate) fn run(
 ) -> ExitCode {
     let arguments = arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned());
     let mut arguments: Vec<String> = arguments.collect();
+    if arguments.first().is_some_and(is_help) {
+        print_help_of(NAME);
+        return ExitCode::SUCCESS;
+    }
     if is_compose {
         arguments.insert(0, "compose".to_owned());
     }

@@ -215,8 +215,8 @@ pub(super) enum ShowProgress {
 }
 
 pub(in crate::cli) const HELP: &str = "\
-A job that was interrupted or has failed goes on where it ended when the same command is called
-again. The exit status is 0 if all objects are done, 1 if some have failed, 2 for wrong options, 3 if
+A job that was interrupted or has failed goes on where it ended when the same command is called \
+again. The exit status is 0 if all objects are done, 1 if some have failed, 2 for wrong options, 3 if \
 the job could not go on, and 130 after Ctrl-C. docs/transform.md describes everything.
 
 Examples:
