@@ -31,7 +31,10 @@ fn stderr(output: &Output) -> String {
 }
 
 fn assert_done(output: &Output) {
-    assert_eq!(code(output), 0, "{}", stderr(output));
+    let said = stderr(output);
+    assert_eq!(code(output), 0, "{said}");
+    // libtensorflow says so whenever it is opened.
+    assert!(!said.contains("oneDNN") && !said.contains("absl::"), "{said}");
 }
 
 /// All files below a directory, but for the state, with their content.

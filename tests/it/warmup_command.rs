@@ -130,3 +130,21 @@ fn what_fails_is_told_and_nothing_is_written() {
     assert_eq!(checked.status.code(), Some(1));
     assert!(checked.stderr.contains("broken_model"), "{}", checked.stderr);
 }
+
+/// libtensorflow says so whenever it is opened.
+#[test]
+fn lines_of_libraries_stay_out() {
+    let root = model();
+    let model = root.path().join("m");
+    let body = r#"{"instances": [1.0, 2.0]}"#;
+    let made = with_stdin(&["record", text(&model), "-"], body);
+    let checked = warmup(&["check", text(&model)]);
+    for ended in [made, checked] {
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert!(
+            !ended.stderr.contains("oneDNN") && !ended.stderr.contains("absl"),
+            "{}",
+            ended.stderr
+        );
+    }
+}
