@@ -6,6 +6,7 @@ The package contains the program ``tensorserve``, which also runs as ``python -m
 
     with tensorserve.Server("models/") as server:
         server.client().predict("half_plus_two", [1.0, 2.0, 5.0])     # [2.5, 3.0, 4.5]
+        server.client().predict("titanic", pandas.read_csv("titanic.csv"))
 
 :class:`Server` runs the program for the length of a ``with`` block, a test or a notebook.
 :class:`Client` calls a server, this one or another. All errors are subclasses of :class:`Error`.

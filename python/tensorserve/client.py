@@ -9,12 +9,12 @@ import os
 import ssl
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from tensorserve import errors
+from tensorserve import errors, tables
 from tensorserve.errors import InvalidRequestError, UnreachableError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Client:
         client = tensorserve.Client("http://127.0.0.1:8500")
         client.predict("half_plus_two", [1.0, 2.0, 5.0])                   # [2.5, 3.0, 4.5]
         client.predict("half_plus_two", numpy.array([1.0, 2.0, 5.0]))      # array([2.5, 3. , 4.5])
+        client.predict("titanic", pandas.read_csv("titanic.csv"))          # a table
 
     :param url: the server's base URL.
     :param timeout: seconds to wait for a connection, and for each part of a response.
@@ -107,6 +108,11 @@ class Client:
         each value has a row for each example in its 0-th dimension. The result is the value of the
         only output, or a dictionary of outputs.
 
+        A model of a table takes the table: a data frame of pandas or polars, a table of pyarrow, a
+        list of dictionaries with a row each, or a dictionary of lists with a column each. ``None``,
+        NaN, ``pandas.NA`` and, in a list of dictionaries, what a row does not have are missing
+        values. Results are lists, in the order of the rows.
+
         If a value is a NumPy array, all results are NumPy arrays. They are transferred as they are,
         in binary form: all dtypes are exact, and nothing is converted to text. An array is first
         cast to the type of the model's input where NumPy does that within a kind (float64 to
@@ -123,6 +129,9 @@ class Client:
         path = _model_path(model, version, label)
         if _has_array(inputs):
             return self._predict_arrays(path, inputs, signature)
+        columns = inputs if isinstance(inputs, Mapping) else tables.columns_of(inputs)
+        if columns is not None:
+            inputs = tables.without_markers(columns, self._text_inputs(path, signature))
         body = json.dumps(
             {"signature_name": signature, "inputs": inputs}, default=_json_value
         ).encode()
@@ -189,6 +198,15 @@ class Client:
         # Others are internal, such as __saved_model_init_op.
         names = [name for name in found if not name.startswith("__")]
         return {name: _signature(name, found[name]) for name in names}
+
+    def _text_inputs(self, path: str, signature: str) -> Callable[[str], bool]:
+        """Tells of an input whether it takes texts. The server is asked when it has to be."""
+
+        def takes_texts(name: str) -> bool:
+            spec = self._known_signature(path, signature).inputs.get(name)
+            return spec is not None and spec.dtype == "DT_STRING"
+
+        return takes_texts
 
     def _known_signature(self, path: str, signature: str) -> Signature:
         known = self._signatures.get(path)

@@ -133,7 +133,10 @@ def _string(value: object) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise ValueError(f"an array of objects has to contain str or bytes, not {type(value).__name__}")
+    raise ValueError(
+        f"an array of objects has to contain str or bytes, not {type(value).__name__}: columns "
+        "with missing values are passed as lists, or as a data frame"
+    )
 
 
 def _length(part: Any) -> int:
