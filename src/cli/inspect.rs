@@ -314,6 +314,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        ran_with: Vec::new(),
         is_bounded: true,
         rows: RowDependence::NoGraph,
     }

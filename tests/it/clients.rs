@@ -129,3 +129,21 @@ fn languages_are_listed_with_what_they_need() {
         }
     }
 }
+
+/// What `gen_json` returns is an answerable request, and clients have the same data.
+#[test]
+fn an_image_model_gets_an_image() {
+    let server = TestServer::of(&project("models/digits"));
+    let sample: Value =
+        serde_json::from_str(&text(&server, "/v1/models/digits/gen_json")).expect("JSON");
+    let body = json!({ "model_name": "digits", "data": sample["data"] });
+    let answer = server.post("/", body.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["classes"].as_array().map(Vec::len), Some(2), "{}", answer.text());
+    let path = "/v1/models/digits/gen_client?language=";
+    let data: Value = serde_json::from_str(&text(&server, &format!("{path}json"))).expect("JSON");
+    assert_eq!(data["data"], sample["data"]);
+    let grpc = text(&server, &format!("{path}python&variant=grpc"));
+    assert!(grpc.contains("import base64\n\nimport grpc\n"), "{grpc}");
+    assert!(grpc.contains("return base64.b64decode(value[\"b64\"])"), "{grpc}");
+}

@@ -53,6 +53,7 @@ pub(super) fn read_steps(
         input.read(table, model_spec, client_spec)?;
         table.finish()?;
         signature.defaults.retain(|(alias, _)| *alias != model_spec.alias);
+        signature.ran_with.retain(|(alias, _)| *alias != model_spec.alias);
         if let Some(name) = new_name {
             client_spec.alias = name;
         }

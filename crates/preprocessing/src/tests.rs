@@ -78,6 +78,7 @@ fn signature(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        ran_with: Vec::new(),
         is_bounded: true,
         rows: RowDependence::NoGraph,
     }

@@ -264,6 +264,9 @@ pub struct Signature {
     /// do for graphs of TensorFlow. Otherwise they are refused everywhere: a column with a mistake in its name
     /// must not count as one that is missing.
     pub ignores_unknown: bool,
+    /// The shapes of inputs with which the model has run at its load, by alias, where its files do not declare
+    /// them: a sample of a request has these.
+    pub ran_with: Vec<(String, Vec<i64>)>,
     /// Whether each row of the outputs depends on the same row of the inputs alone.
     pub rows: RowDependence,
     /// Whether the sizes of the inputs bound the time of a run: what runs has no loop whose end depends on
@@ -291,9 +294,16 @@ impl Signature {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            ran_with: Vec::new(),
             rows: RowDependence::NoGraph,
             is_bounded: true,
         }
+    }
+
+    /// The shape of an input with which the model has run at its load, if that is known.
+    #[must_use]
+    pub fn shape_that_ran(&self, alias: &str) -> Option<&[i64]> {
+        self.ran_with.iter().find(|(name, _)| name == alias).map(|(_, dims)| dims.as_slice())
     }
 
     /// The only signature of a model whose evaluator computes one row after the other.

@@ -258,6 +258,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: true,
+        ran_with: Vec::new(),
         is_bounded: true,
         rows: RowDependence::NoGraph,
     }

@@ -25,7 +25,7 @@ use self::ffi::{InputRoute, TorchApi, TorchModel};
 use self::inputs::{Declaration, InputPlan};
 use self::kind::{ENDINGS, TorchFile};
 use self::ops::SourceNames;
-use self::outputs::OutputPlan;
+use self::outputs::{Learnt, OutputPlan};
 use self::package::{InputCheck, Wrapper};
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
@@ -178,7 +178,12 @@ impl Torch {
         };
         let run = |inputs: &[Tensor]| prepared.run(inputs, options.threads);
         let learnt = outputs::learn(&run, &prepared.inputs);
-        let learnt = learnt.map(|specs| outputs::named(specs, &prepared.output_names));
+        let (learnt, ran_with) = match learnt {
+            Ok(Learnt { outputs, ran_with }) => {
+                (Ok(outputs::named(outputs, &prepared.output_names)), ran_with)
+            }
+            Err(error) => (Err(error), Vec::new()),
+        };
         let names: Vec<&str> =
             prepared.inputs.iter().map(|plan| plan.spec.alias.as_str()).collect();
         let why_not = |error: &Error| {
@@ -192,6 +197,7 @@ impl Torch {
         let mut model = OpenModel::new(prepared, outputs, external_ops, bytes);
         model.signature.exact_shapes = matches!(opened, TorchFile::Package { .. });
         model.signature.is_bounded = is_bounded;
+        model.signature.ran_with = ran_with;
         if !model.signature.read_only {
             // The runs on zeros have changed it.
             model.model = self.script(&file, &declared).map_err(shown)?.model;

@@ -69,22 +69,37 @@ const SHAPES: usize = 3;
 /// Runs a model on tensors for all inputs. Returns all outputs with their names.
 pub(crate) type ModelRun<'a> = dyn Fn(&[Tensor]) -> Result<Vec<(String, Tensor)>> + 'a;
 
-/// The type and shape of every output, which runs on zeros show.
+/// What runs on zeros show: the type and shape of every output, and the shapes of the inputs of the first run that
+/// has succeeded.
+pub(crate) struct Learnt {
+    pub(crate) outputs: Vec<TensorSpec>,
+    pub(crate) ran_with: Vec<(String, Vec<i64>)>,
+}
+
+/// Runs the model on zeros.
 ///
 /// # Errors
 /// That of the first run, if all of them fail.
-pub(crate) fn learn(run: &ModelRun, inputs: &[InputPlan]) -> Result<Vec<TensorSpec>> {
+pub(crate) fn learn(run: &ModelRun, inputs: &[InputPlan]) -> Result<Learnt> {
     let is_known = |plan: &InputPlan| matches!(plan.spec.shape, DeclaredShape::Dims(_));
     let is_known = inputs.iter().all(is_known);
     let mut why = None;
     for shape in 0..if is_known { 1 } else { SHAPES } {
         for size in SIZES {
             let trial = ZeroRun { rows: ROWS[0], size, shape };
-            match trial.run(run, inputs) {
-                Ok(first) if is_known => return Ok(compare(run, inputs, trial, first)),
-                Ok(first) => return Ok(first.into_iter().map(of_any_rank).collect()),
-                Err(error) => why = why.or(Some(error)),
-            }
+            let first = match trial.run(run, inputs) {
+                Ok(first) => first,
+                Err(error) => {
+                    why = why.or(Some(error));
+                    continue;
+                }
+            };
+            let outputs = match is_known {
+                true => compare(run, inputs, trial, first),
+                false => first.into_iter().map(of_any_rank).collect(),
+            };
+            let shape = |plan: &InputPlan| (plan.spec.alias.clone(), trial.dims(plan));
+            return Ok(Learnt { outputs, ran_with: inputs.iter().map(shape).collect() });
         }
     }
     Err(why.unwrap_or_else(|| Error::internal("no run was tried")))
@@ -253,6 +268,7 @@ pub(crate) fn plan(
 
 #[cfg(test)]
 mod tests {
+    use super::super::inputs::{Argument, of_script};
     use super::*;
     use tensorserve_tensor::DType;
 
@@ -270,6 +286,25 @@ mod tests {
     ) -> Result<Vec<(String, usize)>> {
         let plans = plan(learnt, declared, Error::duplicate)?;
         Ok(plans.into_iter().map(|plan| (plan.spec.alias, plan.index)).collect())
+    }
+
+    #[test]
+    fn the_shapes_of_the_run_that_succeeds_are_kept() {
+        let argument = Argument {
+            name: "x".to_owned(),
+            annotation: "Tensor".to_owned(),
+            features: 4,
+            ..Argument::default()
+        };
+        let inputs = of_script(&[argument], &[]).expect("an input");
+        // Rows of steps of 4 numbers.
+        let run = |tensors: &[Tensor]| match tensors {
+            [x] if matches!(x.shape().dims(), [_, _, 4]) => Ok(vec![("y".to_owned(), x.clone())]),
+            _ => Err(Error::invalid("another rank")),
+        };
+        let learnt = learn(&run, &inputs).expect("outputs");
+        assert_eq!(learnt.ran_with, [("x".to_owned(), vec![2, 8, 4])]);
+        assert_eq!(learnt.outputs[0].shape, DeclaredShape::UnknownRank);
     }
 
     #[test]

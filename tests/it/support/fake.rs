@@ -345,6 +345,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         by_columns: None,
         unused_columns: Vec::new(),
         ignores_unknown: false,
+        ran_with: Vec::new(),
         is_bounded: model.hangs_on.is_none(),
         rows: model.rows.dependence(),
     }

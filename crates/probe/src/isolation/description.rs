@@ -36,6 +36,7 @@ struct IsolatedSignature {
     by_columns: Option<String>,
     unused_columns: Vec<String>,
     ignores_unknown: bool,
+    ran_with: Vec<(String, Vec<i64>)>,
     rows: RowsDescription,
     is_bounded: bool,
 }
@@ -123,6 +124,7 @@ impl IsolatedSignature {
             by_columns: signature.by_columns.clone(),
             unused_columns: signature.unused_columns.clone(),
             ignores_unknown: signature.ignores_unknown,
+            ran_with: signature.ran_with.clone(),
             rows: RowsDescription::of(&signature.rows),
             is_bounded: signature.is_bounded,
         }
@@ -143,6 +145,7 @@ impl IsolatedSignature {
             by_columns: self.by_columns.clone(),
             unused_columns: self.unused_columns.clone(),
             ignores_unknown: self.ignores_unknown,
+            ran_with: self.ran_with.clone(),
             rows: self.rows.dependence(),
             is_bounded: self.is_bounded,
         }

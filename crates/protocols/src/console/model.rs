@@ -292,12 +292,12 @@ pub(super) fn sample(signature: &Signature) -> Option<Map<String, Value>> {
     }
     let mut members = Map::new();
     for spec in &signature.inputs {
-        members.insert(spec.alias.clone(), sample_value(spec)?);
+        members.insert(spec.alias.clone(), sample_value(signature, spec)?);
     }
     Some(members)
 }
 
-fn sample_value(spec: &TensorSpec) -> Option<Value> {
+fn sample_value(signature: &Signature, spec: &TensorSpec) -> Option<Value> {
     let one: Value = match spec.dtype()? {
         DType::Float | DType::Double | DType::Half | DType::BFloat16 => 1.0.into(),
         DType::Bool => true.into(),
@@ -312,7 +312,7 @@ fn sample_value(spec: &TensorSpec) -> Option<Value> {
         | DType::UInt64 => 1.into(),
         DType::Complex64 | DType::Complex128 => return None,
     };
-    let dims: Vec<usize> = dims(spec, 1).into_iter().map(|size| size.max(1)).collect();
+    let dims: Vec<usize> = dims(signature, spec, 1).into_iter().map(|size| size.max(1)).collect();
     if dims.iter().fold(1, |product: usize, &size| product.saturating_mul(size)) > MOST_VALUES {
         return None;
     }

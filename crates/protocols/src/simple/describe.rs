@@ -36,10 +36,11 @@ pub(super) fn add_routes(replaces_original: bool, group: &mut RouteGroup<'_, Sim
             .simple_cors()
             .summary("Describe a model");
     }
+    let gen_json = move |api: &SimpleApi, request: RoutedRequest<'_>| {
+        gen_json(&api.engine, &request, replaces_original)
+    };
     group
-        .immediate(Methods::Get, "/v1/models/{model}/gen_json", Permission::Read, |api, request| {
-            gen_json(&api.engine, &request)
-        })
+        .immediate(Methods::Get, "/v1/models/{model}/gen_json", Permission::Read, gen_json)
         .cors()
         .simple_cors()
         .query("signature", "The signature; the default is serving_default", text())
@@ -94,7 +95,8 @@ fn not_found(engine: &Engine, name: &str) -> Error {
     Error::not_found(format!("Model not found: {name}{why}"))
 }
 
-fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Answer {
+/// Sample data. A server that replaces the original writes that one's bytes, which have no image.
+fn gen_json(engine: &Engine, request: &RoutedRequest<'_>, replaces_original: bool) -> Answer {
     let (head, name) = (&request.head, request.params.decoded("model"));
     let version = match head.query_value("version").filter(|text| !text.is_empty()) {
         None => None,
@@ -111,7 +113,11 @@ fn gen_json(engine: &Engine, request: &RoutedRequest<'_>) -> Answer {
         return Err(not_found(engine, &name).into());
     };
     let wanted = head.query_value("signature").filter(|text| !text.is_empty());
-    let data = sample::data(shown(&handle, wanted.as_deref())?)?;
+    let signature = shown(&handle, wanted.as_deref())?;
+    let data = match replaces_original {
+        true => sample::data_as_original(signature)?,
+        false => sample::data(signature)?,
+    };
     Ok(Reply::ok(JSON, format!("{{\"data\": {data}}}")))
 }
 

@@ -296,6 +296,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: true,
+            ran_with: Vec::new(),
             is_bounded: true,
             rows: RowDependence::NoGraph,
         }

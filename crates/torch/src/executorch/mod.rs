@@ -293,7 +293,7 @@ impl MethodCall {
             let outputs = run(&pool, tensors, &places, returned(), None)?;
             Ok(method.outputs.iter().map(|port| port.name.clone()).zip(outputs).collect())
         };
-        let mut learnt = outputs::learn(&run_named, &inputs);
+        let mut learnt = outputs::learn(&run_named, &inputs).map(|learnt| learnt.outputs);
         if let (Ok(specs), true) = (&mut learnt, shapes::takes_one(method)) {
             specs.iter_mut().for_each(shapes::open_rows);
         }

@@ -18,7 +18,7 @@ use tensorserve_core::engine::{Engine, ModelHandle, ModelSpec, VersionSelector};
 use tensorserve_protocol::url::percent_encoded;
 use tensorserve_protocol::{Answer, JSON, Reply, RequestHead, RoutedRequest};
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Signature};
+use tensorserve_tensor::{DType, ImageEncoding, Signature};
 
 mod languages;
 mod location;
@@ -231,6 +231,11 @@ impl SampleCall<'_> {
             .condition("tls", location.https)
             .condition("address", location.is_address())
             .condition("grpc_tls", location.grpc_tls)
+            .condition("images", self.sends_bytes())
+            .condition(
+                "base64",
+                self.sends_bytes() || location.credentials == ClientCredentials::Basic,
+            )
             .condition("basic", location.credentials == ClientCredentials::Basic)
             .condition("bearer", location.credentials == ClientCredentials::Bearer)
             .condition("auth", auth)
@@ -301,6 +306,11 @@ impl SampleCall<'_> {
         format!("/v1/models/{}{version}:predict", percent_encoded(self.model))
     }
 
+    /// Whether its values are bytes, which JSON has as base64.
+    fn sends_bytes(&self) -> bool {
+        self.signature.takes_images && self.signature.images == ImageEncoding::Raw
+    }
+
     /// The type of each input, as a Python literal.
     fn types(&self) -> String {
         let mut lines = vec!["{".to_owned()];
@@ -360,7 +370,7 @@ mod tests {
 
     use super::*;
     use tensorserve_protocol::NoHeaders;
-    use tensorserve_tensor::{DeclaredShape, ImageEncoding, RowDependence, TensorSpec};
+    use tensorserve_tensor::{DeclaredShape, RowDependence, TensorSpec};
 
     fn variants() -> impl Iterator<Item = (&'static ClientLanguage, &'static ClientVariant)> {
         LANGUAGES.iter().flat_map(|language| language.variants.iter().map(move |v| (language, v)))
@@ -392,6 +402,7 @@ mod tests {
             by_columns: None,
             unused_columns: Vec::new(),
             ignores_unknown: false,
+            ran_with: Vec::new(),
             is_bounded: true,
             rows: RowDependence::NoGraph,
         }
