@@ -66,6 +66,10 @@ const LINEAR_REGRESSORS: [&str; 29] = [
     "TweedieRegressor",
 ];
 
+/// Other libraries whose pickles have platforms: the module, the name, and the platform.
+const PICKLED_BY: [(&str, &str, &str); 2] =
+    [("xgboost", "XGBoost", "xgboost"), ("lightgbm", "LightGBM", "lightgbm")];
+
 /// Compiles the root of a pickle: a pipeline or an estimator.
 pub(super) fn compile(root: &Estimator) -> Result<SklearnModel> {
     check_library(root)?;
@@ -96,9 +100,18 @@ fn check_library(estimator: &Estimator) -> Result<()> {
     if class.starts_with(SKLEARN) {
         return Ok(());
     }
+    let library = class.split('.').next().unwrap_or_default();
+    let instead = match PICKLED_BY.iter().find(|(module, ..)| *module == library) {
+        Some((_, title, platform)) => format!(
+            "it is a model of {title}: name its platform with --platform {platform} \
+             (platform = \"{platform}\" in a configuration)"
+        ),
+        None => {
+            "serve a model of another library in its own format, or convert it to ONNX".to_owned()
+        }
+    };
     Err(Error::unsupported(format!(
-        "the pickle holds {found}, not a scikit-learn estimator; serve a model of another \
-             library with its own platform, or convert it to ONNX"
+        "the pickle holds {found}, not a scikit-learn estimator; {instead}"
     )))
 }
 

@@ -319,6 +319,9 @@ fn what_is_not_supported_is_named() {
     let error = refusal(b"cxgboost.core\nBooster\n)\x81}b.");
     assert_eq!(error.code(), Code::Unimplemented);
     assert!(error.message().contains("xgboost.core.Booster"), "{error}");
+    assert!(error.message().contains("--platform xgboost ("), "{error}");
+    let error = refusal(b"clightgbm.sklearn\nLGBMRegressor\n)\x81}b.");
+    assert!(error.message().contains("--platform lightgbm ("), "{error}");
     // A call is not executed.
     let error = refusal(b"cos\nsystem\n(S'echo harm'\ntR.");
     assert_eq!(error.code(), Code::Unimplemented);
