@@ -72,7 +72,7 @@ const ARCHIVE_START: &[u8] = b"PK";
 pub const H2O: FilePlatform = FilePlatform {
     name: "h2o",
     title: "H2O",
-    description: "H2O MOJO, built-in evaluator",
+    description: "H2O MOJO (built-in evaluator)",
     input_style: InputStyle::Records,
     has_folders: false,
     compared: Some(ComparedVersions {

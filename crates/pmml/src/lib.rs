@@ -83,7 +83,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub const PMML: FilePlatform = FilePlatform {
     name: "pmml",
     title: "PMML",
-    description: "PMML, built-in evaluator",
+    description: "PMML (built-in evaluator)",
     input_style: InputStyle::Records,
     has_folders: false,
     compared: None,

@@ -112,7 +112,7 @@ const MAX_PICKLE_BYTES: usize = 2 << 30;
 pub const SCIKIT_LEARN: FilePlatform = FilePlatform {
     name: "scikitlearn",
     title: "Scikit-learn",
-    description: "scikit-learn, built-in evaluator",
+    description: "scikit-learn (built-in evaluator)",
     input_style: InputStyle::Rows,
     has_folders: false,
     compared: Some(ComparedVersions {

@@ -58,7 +58,7 @@ const MLLIB: &str = "org.apache.spark.mllib.";
 pub const SPARK: FilePlatform = FilePlatform {
     name: "spark",
     title: "Spark",
-    description: "Spark, built-in evaluator",
+    description: "Spark (built-in evaluator)",
     input_style: InputStyle::Rows,
     has_folders: true,
     compared: Some(ComparedVersions {

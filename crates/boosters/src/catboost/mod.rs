@@ -31,7 +31,7 @@ mod trees;
 pub const CATBOOST: FilePlatform = FilePlatform {
     name: "catboost",
     title: "CatBoost",
-    description: "CatBoost, built-in evaluator",
+    description: "CatBoost (built-in evaluator)",
     input_style: InputStyle::Rows,
     has_folders: false,
     compared: Some(ComparedVersions {

@@ -29,7 +29,7 @@ mod tree;
 pub const LIGHTGBM: FilePlatform = FilePlatform {
     name: "lightgbm",
     title: "LightGBM",
-    description: "LightGBM, built-in evaluator",
+    description: "LightGBM (built-in evaluator)",
     input_style: InputStyle::Rows,
     has_folders: false,
     // Versions of the format: those of LightGBM 2.2 to 4.7.

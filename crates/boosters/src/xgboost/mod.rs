@@ -34,7 +34,7 @@ mod ubjson;
 pub const XGBOOST: FilePlatform = FilePlatform {
     name: "xgboost",
     title: "XGBoost",
-    description: "XGBoost, built-in evaluator",
+    description: "XGBoost (built-in evaluator)",
     input_style: InputStyle::Rows,
     has_folders: false,
     compared: Some(ComparedVersions {
