@@ -14,6 +14,7 @@ use crate::platforms;
 use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
+mod archives;
 mod arguments;
 mod auth;
 mod container;

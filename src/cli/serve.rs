@@ -20,7 +20,7 @@ use super::paths::{self, unknown_platform};
 use super::printable::on_one_line;
 use super::reload::{ReadAgain, Reloader};
 use super::table::columns;
-use super::{example, logging, native_log, print_line, print_text, probe_host};
+use super::{archives, example, logging, native_log, print_line, print_text, probe_host};
 use crate::Server;
 use crate::config::environment::Environment;
 use crate::config::{AuthConfig, Config, Mistakes, Settings, SourceConfig, vertex};
@@ -82,7 +82,7 @@ fn checked(
     // Do not report missing models when the part that names them could not be read.
     let may_name_models = settings.reading.is_incomplete || !settings.models.is_empty();
     let names_platform = settings.reading.origins.contains_key("platform");
-    let places = paths::places_of_models(&settings);
+    let mut places = paths::places_of_models(&settings);
     let mut missing = Mistakes::default();
     paths::check(&settings, &mut missing);
     let (mut config, mut mistakes) = Config::with_mistakes(settings, environment);
@@ -94,6 +94,9 @@ fn checked(
         );
     }
     mistakes.extend(&missing);
+    if let Err(error) = archives::unpack(&mut config, &mut places) {
+        mistakes.add(error.message());
+    }
     paths::check_sources(&config, &places, names_platform, &mut mistakes);
     check_auth_file(&config, &mut mistakes);
     mistakes.result(config)

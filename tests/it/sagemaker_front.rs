@@ -267,6 +267,56 @@ fn an_archive_is_served() {
     assert!(error.contains("model.tar.gz: "), "{error}");
 }
 
+/// An archive `name` in `folder` with these files and directories.
+fn packed(folder: &Path, name: &str, content: &[(&str, &Path)]) -> PathBuf {
+    let archive = folder.join(name);
+    let file = fs::File::create(&archive).expect("a file");
+    let mut builder = tar::Builder::new(GzEncoder::new(file, Compression::fast()));
+    for (place, path) in content {
+        match path.is_dir() {
+            true => builder.append_dir_all(place, path).expect("packed"),
+            false => builder.append_path_with_name(path, place).expect("packed"),
+        }
+    }
+    builder.into_inner().and_then(GzEncoder::finish).expect("finished");
+    archive
+}
+
+/// Training jobs leave an archive without a `code/`.
+#[test]
+fn an_archive_is_a_model_for_serve_and_transform() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let deep = packed(root.path(), "ranker.tar.gz", &[("export/Servo/1", &version())]);
+    let process = Process::serve(&deep, &[]);
+    let answer = post(process.address, "/v1/models/ranker:predict", r#"{"instances": [1.0]}"#);
+    assert_eq!(answer.json()["predictions"], serde_json::json!([3.5]), "{}", answer.text());
+    // A model of another platform, at the root.
+    let pickle = data("platforms/sklearn/iris_logreg_pipeline.pkl");
+    let flat = packed(root.path(), "model.tar.gz", &[("model.pkl", &pickle)]);
+    let row = r#"{"instances": [[5.1, 3.5, 1.4, 0.2]]}"#;
+    let process = Process::serve(&flat, &[]);
+    let answer = post(process.address, "/v1/models/model:predict", row);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let expected = answer.json();
+    let mut command = container(Path::new("/nowhere"), &[]);
+    command.arg("--model-dir").arg(&flat);
+    let process = Process::start(command);
+    let answer = post(process.address, "/invocations", row);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json(), expected);
+    for (archive, csv, found) in [(&deep, "1.0\n", "3.5\n"), (&flat, "5.1,3.5,1.4,0.2\n", "{")] {
+        let input = root.path().join("in.csv");
+        fs::write(&input, csv).expect("written");
+        let output = tempfile::tempdir().expect("temporary directory");
+        let mut command = tensorserve(&["transform"]);
+        command.arg(archive).arg("--input").arg(&input).arg("--output").arg(output.path());
+        let ended = ended(&mut command);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let text = fs::read_to_string(output.path().join("in.csv.out")).expect("an output");
+        assert!(text.starts_with(found), "{text}");
+    }
+}
+
 /// This binary, run as `docker` in `folder`.
 fn docker(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = tensorserve(arguments);

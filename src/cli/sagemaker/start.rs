@@ -7,15 +7,16 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use crate::cli::inspect::models_at;
 use crate::config::environment::Environment;
 use crate::config::sagemaker::{
     MODEL_DIR, MODELS_DIR, SAFE_PORTS, SagemakerVariables, UNIVERSAL_CODE, code_folder,
 };
 use crate::config::units::ByteSize;
 use crate::config::{Config, MultiModelConfig, ServerSettings, Settings};
-use crate::stores;
+use crate::{platforms, stores};
 use tensorserve_archive as archive;
-use tensorserve_core::config::{is_store_url, model_path};
+use tensorserve_core::config::{SourceConfig, is_store_url, model_path};
 use tensorserve_protocols::sagemaker::layout::{self, SavedModelBundle};
 use tensorserve_protocols::tfs::config::TensorContent;
 use tensorserve_tensor::error::{Error, Result};
@@ -111,7 +112,10 @@ impl Start {
             .then(|| archive::unpacked(root, &archive::ExtractionLimits::default()))
             .transpose()?;
         let root = unpacked.as_deref().unwrap_or(root);
-        let layout = layout::find(root)?;
+        let layout = match layout::find(root) {
+            Err(_) if self.is_other_model(root) => return self.other_model(root),
+            layout => layout?,
+        };
         self.notes.extend(layout.notes);
         let names: Vec<&str> = layout.bundles.iter().map(|b| b.name.as_str()).collect();
         let default = match &self.config.protocols.sagemaker.default_model {
@@ -139,6 +143,25 @@ impl Start {
             listed(&layout.bundles)
         );
         self.config.protocols.sagemaker.default_model = Some(default);
+        Ok(())
+    }
+
+    /// Whether a directory without a SavedModel is, or has, a model of another platform.
+    fn is_other_model(&self, root: &Path) -> bool {
+        let platforms = platforms::built_in(&self.config);
+        models_at(root, &platforms, self.config.repository.common.platform)
+            .is_ok_and(|models| models.len() == 1)
+    }
+
+    /// A model of another platform. SageMaker's containers for these have no name for it.
+    fn other_model(&mut self, root: &Path) -> Result<()> {
+        let repository = &mut self.config.repository;
+        repository.common.code = repository.common.code.take().or_else(|| code_folder(root));
+        let (path, name) = (root.to_owned(), "model".to_owned());
+        let model = repository.common.clone();
+        repository.sources.push(SourceConfig { path, name: Some(name.clone()), model });
+        let _ = writeln!(self.report, "using default model name: {name}");
+        self.config.protocols.sagemaker.default_model = Some(name);
         Ok(())
     }
 

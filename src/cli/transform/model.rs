@@ -10,7 +10,7 @@ use ring::digest::{Context, SHA256};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Server;
-use crate::cli::sagemaker;
+use crate::cli::{archives, sagemaker};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::stores;
@@ -63,6 +63,8 @@ pub(super) struct ModelOptions<'o> {
 /// The local files of a model.
 pub(super) struct LocalModelFiles {
     pub(super) root: PathBuf,
+    /// The model in them, which may be deeper in an archive.
+    model: PathBuf,
     /// A hash of all of them.
     pub(super) fingerprint: String,
 }
@@ -80,12 +82,18 @@ impl LocalModelFiles {
         };
         // Other files are models: `iris.onnx`.
         let name = root.file_name().unwrap_or_default().to_string_lossy();
-        let root = match root.is_file() && archive::ending(&name).is_some() {
+        let is_archive = root.is_file() && archive::ending(&name).is_some();
+        let root = match is_archive {
             true => archive::unpacked(&root, &archive::ExtractionLimits::default())?.to_path_buf(),
             false => root,
         };
+        let places = if is_archive { archives::places(&root) } else { Vec::new() };
+        let model = match places.as_slice() {
+            [(_, only)] => only.clone(),
+            _ => root.clone(),
+        };
         let fingerprint = fingerprint(&root)?;
-        Ok(LocalModelFiles { root, fingerprint })
+        Ok(LocalModelFiles { root, model, fingerprint })
     }
 }
 
@@ -105,7 +113,7 @@ impl TransformModel {
         let mut config = match options.as_container || code.is_some() {
             true => sagemaker::config_of(settings, &files.root, environment)?,
             false => {
-                settings.paths = vec![files.root.clone()];
+                settings.paths = vec![files.model.clone()];
                 Config::new(settings, environment)?
             }
         };
