@@ -135,6 +135,7 @@ mod transform;
 mod transform_header;
 mod transform_names;
 mod transform_state;
+mod transform_words;
 #[cfg(all(
     feature = "catboost",
     feature = "h2o",

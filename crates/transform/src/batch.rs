@@ -108,6 +108,14 @@ impl Batch {
         self.places.as_ref().map_or_else(of_chunk, Vec::len)
     }
 
+    /// The bytes of lines or records of its object that it has; `None` if they are no part of it.
+    #[must_use]
+    pub fn bytes(&self) -> Option<usize> {
+        let records = &self.chunk()?.records;
+        let (first, last) = (records.first()?, records.last()?);
+        Some(last.framed_end - first.framed_start)
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

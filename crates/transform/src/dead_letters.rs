@@ -1,5 +1,7 @@
 //! The file of the bad records of an entry.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::batch::RecordPlace;
@@ -55,10 +57,53 @@ pub(crate) fn append(
     out.push(b'\n');
 }
 
+/// What a model says of a record, without what TensorFlow adds for people who look into the graph: the functions
+/// before the text (`{{function_node map_while_body}}`), and the nodes behind it.
+pub(crate) fn without_nodes(reason: &str) -> Cow<'_, str> {
+    if !reason.contains("{{") {
+        return reason.into();
+    }
+    let mut text = reason.trim_start();
+    let mut plain = String::with_capacity(text.len());
+    while let Some((before, rest)) = text.split_once("{{function_node ") {
+        let Some((_, after)) = rest.split_once("}}") else { break };
+        plain.push_str(before);
+        text = after.trim_start();
+    }
+    plain.push_str(text);
+    // Lines such as `\t [[{{node map/while/DecodePng}}]]`.
+    let is_node = |line: &&str| line.trim_start().starts_with("[[");
+    let lines: Vec<&str> = plain.lines().filter(|line| !is_node(line)).collect();
+    let plain = lines.join("\n");
+    let plain = plain.trim();
+    if plain.is_empty() { reason.into() } else { plain.to_owned().into() }
+}
+
 /// A bad record in words: where it is, and what is wrong.
 pub(crate) fn described(place: RecordPlace, reason: &str) -> String {
     match place.offset {
         Some(offset) => format!("line {}, byte {offset}: {reason}", place.line),
         None => format!("record {}: {reason}", place.line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_nodes;
+
+    #[test]
+    fn texts_of_graphs_say_what_was_wrong() {
+        let said = "{{function_node __inference_signature_wrapper_1}} {{function_node map_while_body_9}} Unknown \
+                    image file format. One of JPEG, PNG, GIF, BMP required.\n\t [[{{node map/while/DecodeImage}}]]\n\
+                    \t [[StatefulPartitionedCall/map/while]]";
+        let plain = "Unknown image file format. One of JPEG, PNG, GIF, BMP required.";
+        assert_eq!(without_nodes(said), plain);
+        assert_eq!(without_nodes(&format!("the model: {said}")), format!("the model: {plain}"));
+        // Of other models, and what would leave nothing.
+        for other in
+            ["{{ x }}: wrong", "no", "a\n [[1, 2]]", "{{function_node f}}", "{{function_node f"]
+        {
+            assert_eq!(without_nodes(other), other);
+        }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::files::NO_IMAGE;
 use crate::output::{ObjectWriter, write_failed};
 use crate::parts;
 use crate::plan::{Entry, PlannedObject};
-use crate::progress::Progress;
+use crate::progress::{Progress, ReadCount};
 use crate::sdk;
 use crate::shared::{Shared, UnderWay, failure};
 use crate::source::{BatchSource, read_whole};
@@ -42,13 +44,17 @@ impl Shared {
         }
         let failures = u64::try_from(failed.count()).unwrap_or(0);
         self.progress.failed.fetch_add(failures, Relaxed);
-        let mut objects = u64::try_from(marker.objects.len()).unwrap_or(0) - failures;
+        let left_out = marker.objects.iter().filter(|object| object.skipped);
+        let skips = u64::try_from(left_out.clone().count()).unwrap_or(0);
+        let mut objects = u64::try_from(marker.objects.len()).unwrap_or(0) - failures - skips;
         if failures > 0 {
             self.progress.objects.fetch_add(objects, Relaxed);
+            left_out.for_each(|object| self.progress.skips_one(&object.key, NO_IMAGE));
             self.state.mark_failed(&marker)?;
             return Ok(marker);
         }
         self.state.mark_done(&marker)?;
+        left_out.for_each(|object| self.progress.skips_one(&object.key, NO_IMAGE));
         if entry.range.is_some() {
             let key = self.out_key(entry.objects.first().map_or("", |object| &object.key));
             let is_joined = parts::join(&self.plan, entry, &self.state, &self.output, &key)?;
@@ -63,9 +69,11 @@ impl Shared {
         let mut outcomes = Vec::with_capacity(entry.objects.len());
         for object in &entry.objects {
             let before = letters.len();
+            let count = ReadCount::new(&self.progress, self.object_bytes(entry, object));
             let done = self.retried(object, || {
                 letters.truncate(before);
-                let done = self.object(entry, object, letters);
+                count.restart();
+                let done = self.object(entry, object, &count, letters);
                 // Nothing is tried again once the run is to end.
                 done.map_err(|error| self.check_stop().err().unwrap_or(error))
             });
@@ -77,7 +85,7 @@ impl Shared {
                     failure(object, &error)
                 }
             };
-            self.progress.bytes.fetch_add(self.object_bytes(entry, object), Relaxed);
+            count.complete();
             outcomes.push(outcome);
         }
         Ok(outcomes)
@@ -92,6 +100,7 @@ impl Shared {
         &self,
         entry: &Entry,
         object: &PlannedObject,
+        count: &Arc<ReadCount>,
         letters: &mut Vec<u8>,
     ) -> Result<ObjectOutcome> {
         let key = match entry.range {
@@ -100,7 +109,7 @@ impl Shared {
         };
         let mut out = ObjectWriter::new(self, object)?;
         if let Some(exact) = self.job.frozen.sdk_exact {
-            let content = read_whole(&self.job, &self.input, object)?;
+            let content = read_whole(&self.job, &self.input, object, Some(count))?;
             let mut file = BufWriter::new(out.file());
             let model = self.model.as_ref();
             let (payloads, _) = sdk::transform(&self.job, exact, model, &content, &mut file)?;
@@ -110,8 +119,9 @@ impl Shared {
             out.count(payloads);
             return out.publish(key);
         }
+        let (model, range) = (self.model.as_ref(), entry.range);
         let mut source =
-            BatchSource::open(&self.job, self.model.as_ref(), &self.input, object, entry.range)?;
+            BatchSource::open(&self.job, model, &self.input, object, range, Some(count))?;
         // Enough that no thread waits, and few, since each holds a batch in memory.
         let most = self.pool.threads() + 1;
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();

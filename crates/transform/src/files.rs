@@ -6,7 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::batch::{Batch, BatchText};
-use crate::job::OnBadRecord;
+use crate::images;
+use crate::job::{OnBadRecord, RecordType};
 use crate::output::{CompleteOutput, ObjectWriter};
 use crate::plan::{Entry, PlannedObject};
 use crate::progress::Progress;
@@ -30,6 +31,15 @@ enum Written<'s> {
 fn part_of(entry: &Entry) -> PlannedObject {
     let key = format!("part-{:09}.jsonl", entry.entry);
     PlannedObject { key, size: 0, tag: String::new() }
+}
+
+/// Why an object is left out by a job that takes images.
+pub(crate) const NO_IMAGE: &str = "neither its name nor its content is that of an image";
+
+/// The outcome of an object that is left out.
+fn skipped(object: &PlannedObject) -> ObjectOutcome {
+    let (key, tag) = (object.key.clone(), object.tag.clone());
+    ObjectOutcome { key, tag, skipped: true, ..ObjectOutcome::default() }
 }
 
 /// Objects that are run together, and their contents.
@@ -104,7 +114,7 @@ impl Shared {
     ) -> Vec<FileBatch<'e>> {
         let start = Instant::now();
         let contents = self.input.map(entry.objects.iter().collect(), |object| {
-            self.retried(object, || read_whole(&self.job, &self.input, object))
+            self.retried(object, || read_whole(&self.job, &self.input, object, None))
         });
         let most_bytes = u64::try_from(self.job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
         let (mut batches, mut batch) = (Vec::new(), FileBatch::default());
@@ -117,6 +127,9 @@ impl Shared {
             }
             (count, bytes) = (count + 1, bytes + object.size);
             match content {
+                Ok(content) if self.is_no_image(object, &content) => {
+                    outcomes.push(skipped(object));
+                }
                 Ok(content) => {
                     batch.objects.push(object);
                     batch.contents.push(content);
@@ -128,6 +141,15 @@ impl Shared {
         batches.retain(|batch| !batch.objects.is_empty());
         Progress::spent(&self.progress.reading, start);
         batches
+    }
+
+    /// Whether the job takes images, and neither the name nor the content of an object is that of one. Handlers
+    /// get everything: only they know what they read.
+    fn is_no_image(&self, object: &PlannedObject, content: &[u8]) -> bool {
+        self.job.records == RecordType::Image
+            && !self.model.has_handlers()
+            && !images::is_named(&object.key)
+            && !images::is_image(content)
     }
 
     /// Writes the outputs of a batch into one that they share.

@@ -24,6 +24,7 @@ mod content;
 mod dead_letters;
 mod entry;
 mod files;
+pub mod images;
 pub mod job;
 pub mod lease;
 pub mod model;

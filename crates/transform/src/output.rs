@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::batch::{Batch, BatchText};
+use crate::batch::{Batch, BatchText, RecordPlace};
 use crate::content;
 use crate::dead_letters;
 use crate::job::OnBadRecord;
@@ -163,21 +163,31 @@ impl<'s> ObjectWriter<'s> {
         let (shared, record) = (self.shared, batch.record(index));
         if shared.job.on_bad == OnBadRecord::Fail {
             let shown = shown(&record);
-            let message = dead_letters::described(place, error.message());
+            let message = self.described(place, error);
             return Err(Error::new(Code::InvalidArgument, format!("{message}{shown}")));
         }
         self.count(1);
         self.outcome.bad += 1;
         self.counted.add(0, 1);
-        let reason = dead_letters::described(place, error.message());
+        let reason = self.described(place, error);
         shared.progress.failed_with(self.key, &reason);
         match shared.job.on_bad {
             OnBadRecord::Null => self.put(shared.job.null_output()?),
             OnBadRecord::DeadLetter => {
-                dead_letters::append(self.key, place, error.message(), &record, letters);
+                let reason = dead_letters::without_nodes(error.message());
+                dead_letters::append(self.key, place, &reason, &record, letters);
                 Ok(())
             }
             OnBadRecord::Skip | OnBadRecord::Fail => Ok(()),
+        }
+    }
+
+    /// What is wrong with a record, and where it is in its object, unless it is the object.
+    fn described(&self, place: RecordPlace, error: &Error) -> String {
+        let reason = dead_letters::without_nodes(error.message());
+        match self.shared.job.is_documents() {
+            true => reason.into_owned(),
+            false => dead_letters::described(place, &reason),
         }
     }
 

@@ -106,6 +106,8 @@ impl Plan {
     #[must_use]
     pub fn new(objects: Vec<ObjectInfo>, options: PlanOptions) -> Self {
         let mut plan = Plan::default();
+        // An entry that is interrupted is run again: those of small objects are no larger than ranges.
+        let group_bytes = options.range_bytes.unwrap_or(u64::MAX).min(GROUP_BYTES);
         let mut group: Vec<PlannedObject> = Vec::new();
         let mut bytes = 0;
         for ObjectInfo { key, size, tag } in objects {
@@ -121,7 +123,7 @@ impl Plan {
                     group.len() >= batch.saturating_mul(GROUP_BATCHES)
                         || (!group.is_empty() && bytes + size > options.max_entry_bytes)
                 }
-                None => group.len() >= GROUP_OBJECTS || bytes + size > GROUP_BYTES,
+                None => group.len() >= GROUP_OBJECTS || bytes + size > group_bytes,
             };
             if is_full {
                 plan.push(std::mem::take(&mut group));

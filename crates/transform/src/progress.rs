@@ -1,7 +1,8 @@
 //! What a job has done so far, for people and for programs.
 
-use std::sync::Mutex;
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -26,7 +27,9 @@ pub struct Progress {
     pub objects: AtomicU64,
     /// Objects that have failed.
     pub failed: AtomicU64,
-    /// Bytes of objects that are done or have failed, and of batches that are done.
+    /// Objects that are not what the job takes, and were left out.
+    pub skipped: AtomicU64,
+    /// Bytes that have been read of objects, and of batches of objects that are done.
     pub bytes: AtomicU64,
     /// Records with their outputs written, or with what was wrong noted.
     pub records: AtomicU64,
@@ -52,6 +55,7 @@ pub struct Progress {
 struct Notes {
     slowest: Vec<SlowObject>,
     failures: Vec<FailureNote>,
+    skips: Vec<FailureNote>,
     points: Vec<Point>,
     /// Points to skip between two that are kept.
     stride: usize,
@@ -100,6 +104,8 @@ pub struct Snapshot {
     pub total_objects: u64,
     /// Objects that failed.
     pub failed_objects: u64,
+    /// Objects that are not what the job takes, and were left out.
+    pub skipped_objects: u64,
     /// Bytes of input that are done.
     pub bytes: u64,
     /// Bytes that this process had to do.
@@ -128,6 +134,7 @@ impl Progress {
             total_bytes,
             objects: zero(),
             failed: zero(),
+            skipped: zero(),
             bytes: zero(),
             records: zero(),
             ran: zero(),
@@ -175,6 +182,22 @@ impl Progress {
         }
     }
 
+    /// Counts an object that is left out, and notes why.
+    pub(crate) fn skips_one(&self, object: &str, reason: &str) {
+        self.skipped.fetch_add(1, Relaxed);
+        let mut notes = self.notes();
+        if notes.skips.len() < FAILURES {
+            let note = FailureNote { object: object.to_owned(), reason: reason.to_owned() };
+            notes.skips.push(note);
+        }
+    }
+
+    /// The first objects that were left out, and why.
+    #[must_use]
+    pub fn skips(&self) -> Vec<FailureNote> {
+        self.notes().skips.clone()
+    }
+
     /// Keeps the current throughput. Called at a steady rate.
     pub fn keep_point(&self) {
         let point =
@@ -218,6 +241,7 @@ impl Progress {
             objects: load(&self.objects),
             total_objects: self.total_objects,
             failed_objects: load(&self.failed),
+            skipped_objects: load(&self.skipped),
             bytes,
             total_bytes: self.total_bytes,
             records,
@@ -235,9 +259,85 @@ impl Progress {
     }
 }
 
+/// Counts the bytes of an object while they are read: compressed ones as they are stored, and no more than the
+/// object has, since the last line of a range ends in the next one. An object that is read again is counted anew.
+pub(crate) struct ReadCount {
+    progress: Arc<Progress>,
+    /// The bytes of the object, or of its range.
+    all: u64,
+    counted: AtomicU64,
+}
+
+impl ReadCount {
+    /// A count for an object with this many bytes.
+    pub(crate) fn new(progress: &Arc<Progress>, all: u64) -> Arc<Self> {
+        Arc::new(ReadCount { progress: Arc::clone(progress), all, counted: AtomicU64::new(0) })
+    }
+
+    fn add(&self, count: usize) {
+        let counted = self.counted.load(Relaxed);
+        let more = u64::try_from(count).unwrap_or(u64::MAX).min(self.all - counted.min(self.all));
+        // One thread reads an object.
+        self.counted.store(counted + more, Relaxed);
+        self.progress.bytes.fetch_add(more, Relaxed);
+    }
+
+    /// Counts nothing: the object is read again.
+    pub(crate) fn restart(&self) {
+        self.progress.bytes.fetch_sub(self.counted.swap(0, Relaxed), Relaxed);
+    }
+
+    /// Counts all: the object is done, or has failed.
+    pub(crate) fn complete(&self) {
+        let counted = self.counted.swap(self.all, Relaxed);
+        self.progress.bytes.fetch_add(self.all - counted, Relaxed);
+    }
+}
+
+/// A source whose bytes are counted.
+pub(crate) struct CountedRead<R> {
+    source: R,
+    count: Arc<ReadCount>,
+}
+
+impl<R> CountedRead<R> {
+    pub(crate) fn new(source: R, count: Arc<ReadCount>) -> Self {
+        CountedRead { source, count }
+    }
+}
+
+impl<R: Read> Read for CountedRead<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(buffer)?;
+        self.count.add(count);
+        Ok(count)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_count_while_they_are_read_and_once() {
+        let progress = Arc::new(Progress::new(1, 100));
+        let read = |count: &Arc<ReadCount>, bytes: &[u8], most: usize| {
+            let mut source = CountedRead::new(bytes, Arc::clone(count));
+            let mut buffer = vec![0; most];
+            source.read_exact(&mut buffer).expect("enough");
+        };
+        let count = ReadCount::new(&progress, 10);
+        read(&count, &[0; 20], 4);
+        assert_eq!(progress.snapshot().bytes, 4);
+        // The line that ends in the next range.
+        read(&count, &[0; 20], 20);
+        assert_eq!(progress.snapshot().bytes, 10);
+        count.restart();
+        assert_eq!(progress.snapshot().bytes, 0);
+        read(&count, &[0; 20], 3);
+        count.complete();
+        assert_eq!(progress.snapshot().bytes, 10);
+    }
 
     #[test]
     fn the_slowest_objects_and_an_even_history_are_kept() {

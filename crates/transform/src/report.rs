@@ -41,6 +41,7 @@ svg text{fill:var(--soft);font-size:12px}";
 pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
     let now = progress.snapshot();
     let (points, slowest, failures) = progress.history();
+    let skips = progress.skips();
     let mut page = String::new();
     let title = escaped(title);
     let _ = write!(
@@ -55,6 +56,7 @@ pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
     stages(&mut page, progress, facts, &now);
     slow(&mut page, &slowest);
     failed(&mut page, &failures, &now);
+    skipped(&mut page, &skips, &now);
     page.push_str("<h2>Job</h2><table>");
     for (name, value) in &facts.facts {
         let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
@@ -64,17 +66,27 @@ pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
 }
 
 fn figures(page: &mut String, now: &Snapshot) {
+    // The number and the noun apart.
+    let of = |count: u64, one: &str| {
+        let text = counted(count, one);
+        let (number, noun) = text.split_once(' ').unwrap_or((&text, one));
+        (number.to_owned(), noun.to_owned())
+    };
     page.push_str("<div class=\"big\">");
     for (value, what) in [
-        (format!("{}", now.objects), "objects"),
-        (format!("{}", now.records), "records"),
-        (format!("{:.0}", now.records_per_second), "records/s"),
-        (bytes(now.bytes), "read"),
-        (bytes(now.output_bytes), "written"),
-        (duration(now.seconds), "time"),
-        (format!("{}", now.failed_objects), "failed objects"),
-        (format!("{}", now.bad_records), "bad records"),
+        of(now.objects, "object"),
+        of(now.records, "record"),
+        (format!("{:.0}", now.records_per_second), "records/s".to_owned()),
+        (bytes(now.bytes), "read".to_owned()),
+        (bytes(now.output_bytes), "written".to_owned()),
+        (duration(now.seconds), "time".to_owned()),
+        of(now.failed_objects, "failed object"),
+        of(now.bad_records, "bad record"),
     ] {
+        let _ = write!(page, "<div><b>{value}</b>{what}</div>");
+    }
+    if now.skipped_objects > 0 {
+        let (value, what) = of(now.skipped_objects, "skipped object");
         let _ = write!(page, "<div><b>{value}</b>{what}</div>");
     }
     page.push_str("</div>");
@@ -195,6 +207,25 @@ fn slow(page: &mut String, slowest: &[SlowObject]) {
     page.push_str("</table>");
 }
 
+fn skipped(page: &mut String, skipped: &[FailureNote], now: &Snapshot) {
+    if skipped.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Skipped</h2>");
+    if now.skipped_objects > u64::try_from(skipped.len()).unwrap_or(u64::MAX) {
+        let _ = write!(page, "<p>The first {} of {}.</p>", skipped.len(), now.skipped_objects);
+    }
+    notes(page, skipped);
+}
+
+fn notes(page: &mut String, notes: &[FailureNote]) {
+    page.push_str("<table>");
+    for FailureNote { object, reason } in notes {
+        let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(object), escaped(reason));
+    }
+    page.push_str("</table>");
+}
+
 fn failed(page: &mut String, failures: &[FailureNote], now: &Snapshot) {
     page.push_str("<h2>Failures</h2>");
     if failures.is_empty() {
@@ -202,11 +233,10 @@ fn failed(page: &mut String, failures: &[FailureNote], now: &Snapshot) {
         return;
     }
     let all = now.failed_objects + now.bad_records;
-    let _ = write!(page, "<p>The first {} of {all}.</p><table>", failures.len());
-    for FailureNote { object, reason } in failures {
-        let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(object), escaped(reason));
+    if all > u64::try_from(failures.len()).unwrap_or(u64::MAX) {
+        let _ = write!(page, "<p>The first {} of {all}.</p>", failures.len());
     }
-    page.push_str("</table>");
+    notes(page, failures);
 }
 
 /// Text for HTML.
@@ -237,6 +267,19 @@ pub fn bytes(count: u64) -> String {
     }
     let name = units.get(unit).copied().unwrap_or_default();
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {name}") }
+}
+
+/// A number of things for people: `1 object`, `2 objects`, `3 entries`.
+#[must_use]
+pub fn counted(count: u64, one: &str) -> String {
+    match one {
+        _ if count == 1 => format!("1 {one}"),
+        _ if one.ends_with("ch") => format!("{count} {one}es"),
+        _ => match one.strip_suffix('y') {
+            Some(stem) => format!("{count} {stem}ies"),
+            None => format!("{count} {one}s"),
+        },
+    }
 }
 
 /// A time for people.
@@ -275,6 +318,18 @@ mod tests {
         assert!(page.contains("&lt;script&gt;") && page.contains("a&lt;b"), "{page}");
         assert!(!page.contains("<script") && !page.contains("http"), "{page}");
         assert!(page.contains("<path d=\"M"), "{page}");
+        // All failures are there: there is no first part of them.
+        assert!(!page.contains("The first"), "{page}");
+        (0..150).for_each(|n| progress.fails(&n.to_string(), "no"));
+        let page = html("job", &progress, &facts);
+        assert!(page.contains("<p>The first 100 of 150.</p>"), "{page}");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        let found = [(1, "object"), (0, "object"), (1, "entry"), (2, "entry"), (3, "batch")];
+        let found = found.map(|(count, one)| counted(count, one));
+        assert_eq!(found, ["1 object", "0 objects", "1 entry", "2 entries", "3 batches"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::model::Model;
 use crate::plan::{Plan, PlannedObject};
 use crate::pool::{Pending, Pool};
 use crate::progress::Progress;
+use crate::report::counted;
 use crate::state::{ObjectOutcome, State};
 use tensorserve_store::objects::Place;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -52,8 +53,9 @@ impl Shared {
         }
         let (bad, records) = (self.progress.bad.load(Relaxed), self.progress.records.load(Relaxed));
         if self.job.bad_limit.is_exceeded(bad, records) {
-            let why =
-                format!("{bad} of {records} records are bad, more than --max-bad-records allows");
+            let are = if bad == 1 { "is" } else { "are" };
+            let records = counted(records, "record");
+            let why = format!("{bad} of {records} {are} bad, more than --max-bad-records allows");
             let _ = self.exceeded.set(why);
         }
         match self.exceeded.get() {

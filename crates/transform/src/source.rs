@@ -1,6 +1,7 @@
 //! Batches of records, read from one object.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -8,6 +9,7 @@ use crate::batch::{Batch, RecordPlace, Records};
 use crate::job::{CsvHeader, InputFormat, Job, RecordType};
 use crate::model::Model;
 use crate::plan::{PlannedObject, PlannedRange};
+use crate::progress::{CountedRead, ReadCount};
 use tensorserve_records::compression::{Compression, decompress};
 use tensorserve_records::npy_read::NpyRows;
 use tensorserve_records::parquet_read::ParquetRows;
@@ -41,7 +43,7 @@ enum Rows {
 }
 
 impl<'j> BatchSource<'j> {
-    /// Opens an object.
+    /// Opens an object, or a range of it, whose bytes are counted while they are read.
     ///
     /// # Errors
     /// If it cannot be read, has changed since it was planned, or is not what the job says it is.
@@ -51,19 +53,20 @@ impl<'j> BatchSource<'j> {
         input: &Place,
         object: &PlannedObject,
         range: Option<PlannedRange>,
+        count: Option<&Arc<ReadCount>>,
     ) -> Result<Self> {
         let header = match range {
             _ if job.records != RecordType::Csv || job.header == CsvHeader::Absent => {
                 HeaderState::Known(None)
             }
             Some(range) if range.start > 0 => {
-                let mut start = BatchSource::open(job, model, input, object, None)?;
+                let mut start = BatchSource::open(job, model, input, object, None, None)?;
                 start.read_header()?;
                 start.header
             }
             _ => HeaderState::AtFirst(model),
         };
-        let source = read_object(input, object, range, job.compression)?;
+        let source = read_object(input, object, range, job.compression, count)?;
         let rows = match job.input {
             InputFormat::Parquet => {
                 let (columns, most) = (job.columns.as_deref(), job.frozen.max_record_bytes);
@@ -156,10 +159,10 @@ impl Job {
         object: &PlannedObject,
     ) -> Result<Option<Batch>> {
         if self.is_documents() {
-            let content = read_whole(self, input, object)?;
+            let content = read_whole(self, input, object, None)?;
             return Ok(Some(Batch::files(self, vec![content])));
         }
-        BatchSource::open(self, model, input, object, None)?.next()
+        BatchSource::open(self, model, input, object, None, None)?.next()
     }
 
     /// A batch of the records of a chunk, whose object begins with `header`.
@@ -195,10 +198,15 @@ fn payloads(chunk: &Chunk) -> Vec<Bytes> {
 ///
 /// # Errors
 /// If it cannot be read, has changed, or is larger than a record may be.
-pub(crate) fn read_whole(job: &Job, input: &Place, object: &PlannedObject) -> Result<Bytes> {
+pub(crate) fn read_whole(
+    job: &Job,
+    input: &Place,
+    object: &PlannedObject,
+    count: Option<&Arc<ReadCount>>,
+) -> Result<Bytes> {
     let most = job.frozen.max_record_bytes;
     let mut content = Vec::with_capacity(usize::try_from(object.size).unwrap_or(0).min(most));
-    let source = read_object(input, object, None, job.compression)?;
+    let source = read_object(input, object, None, job.compression, count)?;
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     source.take(limit).read_to_end(&mut content).map_err(read_failed)?;
     if content.len() > most {
@@ -216,10 +224,15 @@ pub(crate) fn read_object(
     object: &PlannedObject,
     range: Option<PlannedRange>,
     compression: Compression,
+    count: Option<&Arc<ReadCount>>,
 ) -> Result<Source> {
     // A range owns the lines that start in it: the last one ends behind it.
     let bytes = range.map(|range| range::open_at(range.start)..object.size);
     let source = input.read(&object.key, bytes, Some(&object.tag))?;
+    let source: Source = match count {
+        Some(count) => Box::new(CountedRead::new(source, Arc::clone(count))),
+        None => source,
+    };
     decompress(source, compression.of_name(&object.key))
 }
 

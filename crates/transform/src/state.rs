@@ -74,6 +74,9 @@ pub struct ObjectOutcome {
     /// The version of its output that was published; absent if it has none of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_tag: Option<String>,
+    /// It is not what the job takes, and has no output.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
     /// Why it failed; absent if it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -1,4 +1,4 @@
-//! Finds the number of records in a batch and of batches at the same time, by trying them.
+//! Finds the number of records in a batch, and the size of ranges, by trying them.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -22,6 +22,27 @@ pub struct Trial {
     pub rows: usize,
     /// Records per second.
     pub records_per_second: f64,
+    /// Bytes of the object per second; `None` if its records are no part of it.
+    pub bytes_per_second: Option<f64>,
+}
+
+/// How long a range takes, which is lost by an interruption.
+const RANGE_SECONDS: f64 = 2.0;
+
+/// The smallest and the largest range. The output of each is a file or an object for a time.
+const RANGES: std::ops::RangeInclusive<u64> = 64 << 10..=256 << 20;
+
+/// The size of ranges where nothing was tried.
+pub const RANGE: u64 = 16 << 20;
+
+/// The size of ranges that take about two seconds each with batches of `rows` records; `None` if no trial tells.
+#[must_use]
+// Far below 2^53.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+pub fn range_bytes(trials: &[Trial], rows: usize) -> Option<u64> {
+    let trial = trials.iter().find(|trial| trial.rows >= rows).or(trials.last())?;
+    let bytes = trial.bytes_per_second? * RANGE_SECONDS;
+    Some((bytes as u64).clamp(*RANGES.start(), *RANGES.end()))
 }
 
 /// Tries batches of the first records, smallest first, and returns what each size gave. A batch whose
@@ -41,9 +62,11 @@ pub fn try_sizes(runner: &RecordRunner, batches: &[Batch]) -> Result<Vec<Trial>>
         }
         // Precise for any size of a batch.
         #[allow(clippy::cast_precision_loss)]
-        let records = batch.len() as f64 * f64::from(runs);
-        let records_per_second = records / start.elapsed().as_secs_f64();
-        trials.push(Trial { rows: batch.len(), records_per_second });
+        let per_second =
+            |count: usize| count as f64 * f64::from(runs) / start.elapsed().as_secs_f64();
+        let records_per_second = per_second(batch.len());
+        let bytes_per_second = batch.bytes().map(per_second);
+        trials.push(Trial { rows: batch.len(), records_per_second, bytes_per_second });
     }
     Ok(trials)
 }
@@ -60,7 +83,7 @@ pub fn best(trials: &[Trial]) -> Option<usize> {
 #[must_use]
 pub fn explained(trials: &[Trial]) -> String {
     let mut text = String::new();
-    for Trial { rows, records_per_second } in trials {
+    for Trial { rows, records_per_second, .. } in trials {
         let _ = write!(text, "\n  {rows:>6} records in a batch: {records_per_second:.0} records/s");
     }
     text
@@ -72,9 +95,24 @@ mod tests {
 
     #[test]
     fn a_small_gain_does_not_make_batches_larger() {
-        let trial = |rows, records_per_second| Trial { rows, records_per_second };
+        let trial =
+            |rows, records_per_second| Trial { rows, records_per_second, bytes_per_second: None };
         let trials = [trial(32, 100.0), trial(128, 200.0), trial(512, 204.0), trial(2048, 150.0)];
         assert_eq!(best(&trials), Some(128));
         assert_eq!(best(&[]), None);
+    }
+
+    #[test]
+    fn ranges_take_seconds() {
+        let trial =
+            |rows, bytes| Trial { rows, records_per_second: 1.0, bytes_per_second: Some(bytes) };
+        let trials = [trial(32, 1e6), trial(128, 4e6)];
+        assert_eq!(range_bytes(&trials, 32), Some(2_000_000));
+        assert_eq!(range_bytes(&trials, 128), Some(8_000_000));
+        // A last, smaller batch tells for the larger one that it stands for.
+        assert_eq!(range_bytes(&trials, 512), Some(8_000_000));
+        assert_eq!(range_bytes(&[trial(32, 10.0)], 32), Some(64 << 10));
+        assert_eq!(range_bytes(&[trial(32, 1e12)], 32), Some(256 << 20));
+        assert_eq!(range_bytes(&[], 32), None);
     }
 }

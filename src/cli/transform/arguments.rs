@@ -44,8 +44,8 @@ pub(in crate::cli) struct Arguments {
     pub(super) job_file: Option<PathBuf>,
 
     /// Media type of the records: text/csv, application/jsonlines, application/json,
-    /// application/x-image, application/x-npy, application/x-tfrecord, … [default: by the names of the
-    /// objects]
+    /// application/x-image, application/x-npy, application/x-tfrecord, or what an inference.py takes
+    /// [default: by the names of the objects]
     #[arg(long, value_name = "TYPE", help_heading = "Records")]
     pub(super) content_type: Option<String>,
     /// How an object is divided into records: none (it is one), line, csv (lines; a quoted field may
@@ -119,9 +119,9 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Speed")]
     pub(super) max_record_mb: usize,
     /// Objects of lines that are larger than this many MiB are divided into ranges of this size; 0 for
-    /// never
-    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Speed")]
-    pub(super) range_mb: u64,
+    /// never; auto for ranges of about two seconds each, which is what an interruption loses
+    #[arg(long, value_name = "N", default_value = "auto", help_heading = "Speed")]
+    pub(super) range_mb: String,
     /// As many records in a request as fit (multi) or one (single): what inference.py and --sdk-exact
     /// see
     #[arg(long, value_enum, value_name = "STRATEGY", help_heading = "SageMaker")]
@@ -152,7 +152,7 @@ pub(in crate::cli) struct Arguments {
     /// Show the first records, the tensors that they become and their outputs, and end
     #[arg(long, help_heading = "Run")]
     pub(super) dry_run: bool,
-    /// Print how the job is divided and why
+    /// Print how the job is divided and why, and end
     #[arg(long, help_heading = "Run")]
     pub(super) explain: bool,
     /// How progress is shown: a bar on a terminal, lines elsewhere (auto), or JSON on stdout every 5
@@ -220,6 +220,7 @@ again. The exit status is 0 if all objects are done, 1 if some have failed, 2 fo
 the job could not go on, and 130 after Ctrl-C. docs/transform.md describes everything.
 
 Examples:
+  tensorserve transform titanic.pkl --input titanic.csv --output predictions/
   tensorserve transform models/digits --input images/ --output predictions/
   tensorserve transform model.tar.gz --input s3://bucket/in/ --output s3://bucket/out/ --split line
-  tensorserve transform model/ --input 'data/*.csv.gz' --output out/ --join input --explain";
+  tensorserve transform model/ --input 'data/*.csv.gz' --output out/ --explain";

@@ -13,6 +13,7 @@ use tensorserve_store::objects::{
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::job::FrozenJob;
 use tensorserve_transform::plan::{Plan, PlannedObject};
+use tensorserve_transform::report::counted;
 use tensorserve_transform::state::DIRECTORY;
 
 /// The most bytes of a list of files.
@@ -71,7 +72,13 @@ impl JobInputs {
     /// If their place cannot be opened.
     pub(super) fn planned(job: &FrozenJob, plan: &Plan, options: &PlaceOptions) -> Result<Self> {
         let place = Place::open(&job.input_place, options)?;
-        let first = plan.entries.first().and_then(|entry| entry.objects.first());
+        // One whose name says the type of the job, if one does: beside images there may be other files.
+        let mut planned = plan.entries.iter().flat_map(|entry| &entry.objects);
+        let first = planned.clone().next();
+        let says = |object: &&PlannedObject| {
+            types_of_name(&object.key).is_some_and(|(named, _)| named == job.content_type)
+        };
+        let first = planned.find(says).or(first);
         let objects = first.map(|object| ObjectInfo {
             key: object.key.clone(),
             size: object.size,
@@ -190,18 +197,25 @@ impl JobInputs {
         }
         let added = now.keys().filter(|key| !known.contains(**key)).count();
         if added > 0 {
+            let (are, they, them) =
+                if added == 1 { ("is", "it is", "it") } else { ("are", "they are", "them") };
             note(&format!(
-                "note: {added} objects are new since the job began; they are not part of it. Run them with \
-                 another --output, or everything again with --overwrite"
+                "note: {} {are} new since the job began; {they} not part of it. Run {them} with another --output, \
+                 or everything again with --overwrite",
+                counted(u64::try_from(added).unwrap_or(u64::MAX), "object")
             ));
         }
         if changes.is_empty() {
             return Ok(());
         }
+        let (are, them) = if changes.len() == 1 {
+            ("is not what it was", "it")
+        } else {
+            ("are not what they were", "them")
+        };
         Err(Error::precondition(format!(
-            "{} input objects are not what they were when the job began:{}\nRestore them, or start again with \
-             --overwrite",
-            changes.len(),
+            "{} {are} when the job began:{}\nRestore {them}, or start again with --overwrite",
+            counted(u64::try_from(changes.len()).unwrap_or(u64::MAX), "input object"),
             named(&changes)
         )))
     }
@@ -287,6 +301,47 @@ pub(super) fn types_of_name(key: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
+/// What the names of the objects say: their media type and how they are divided into records. Beside images there
+/// may be other files, which are left out.
+///
+/// # Errors
+/// If they say nothing, or different types.
+pub(super) fn types_of_names(inputs: &JobInputs) -> Result<(&'static str, &'static str)> {
+    const IMAGES: (&str, &str) = ("application/x-image", "none");
+    let mut found: BTreeMap<(&str, &str), (u64, &str)> = BTreeMap::new();
+    for object in &inputs.objects {
+        if let Some(types) = types_of_name(&object.key) {
+            found.entry(types).or_insert((0, &object.key)).0 += 1;
+        }
+    }
+    if found.contains_key(&IMAGES) {
+        return Ok(IMAGES);
+    }
+    let mut types = found.keys();
+    match (types.next(), types.next()) {
+        (Some(only), None) => Ok(*only),
+        (None, _) => {
+            let first = inputs.objects.first().map_or("", |object| object.key.as_str());
+            Err(Error::invalid(format!(
+                "the name of {first:?} does not say what it is: add --content-type, such as text/csv or \
+                 application/x-image"
+            )))
+        }
+        (Some(_), Some(_)) => {
+            let of_type = |((content_type, _), (count, key)): (&(&str, &str), &(u64, &str))| {
+                format!("{} of {content_type} ({key:?})", counted(*count, "object"))
+            };
+            let all: Vec<String> = found.iter().map(of_type).collect();
+            Err(Error::invalid(format!(
+                "{}: by their names there are {}: take those of one type with a pattern, such as --input \
+                 'DIRECTORY/**/*.csv', or say with --content-type what all of them are",
+                inputs.named,
+                all.join(", ")
+            )))
+        }
+    }
+}
+
 /// How objects of a media type are divided into records unless told otherwise.
 pub(super) fn split_of_type(content_type: &str) -> &'static str {
     let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -303,6 +358,8 @@ pub(super) fn split_of_type(content_type: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::{Config, Settings};
 
     #[test]
     fn objects_have_a_directory_in_common() {
@@ -316,6 +373,26 @@ mod tests {
         assert_eq!(of(&["x", "y"]).as_deref(), Some(""));
         assert_eq!(of(&["/a/b", "/a/c"]).as_deref(), Some("/a/"));
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn names_of_all_objects_say_their_type() {
+        let types = |names: &[&str]| {
+            let object =
+                |name: &&str| ObjectInfo { key: (*name).to_owned(), size: 1, tag: String::new() };
+            let config = Config::new(Settings::default(), &Environment::default());
+            let places = PlaceOptions::new(config.expect("valid").stores);
+            let place = Place::open(".", &places).expect("a place");
+            let objects = names.iter().map(object).collect();
+            let inputs = JobInputs { place, objects, unusable: Vec::new(), named: "in".to_owned() };
+            types_of_names(&inputs).map(|types| types.0).map_err(|e| e.message().to_owned())
+        };
+        assert_eq!(types(&["expected.json", "a.png"]), Ok("application/x-image"));
+        assert_eq!(types(&["_SUCCESS", "b.csv", "c.csv.gz"]), Ok("text/csv"));
+        let error = types(&["a.csv", "b.json", "c.csv"]).expect_err("two types");
+        let part = "1 object of application/json (\"b.json\"), 2 objects of text/csv (\"a.csv\")";
+        assert!(error.contains(part), "{error}");
+        assert!(types(&["README", "x"]).expect_err("none").contains("\"README\""));
     }
 
     #[test]

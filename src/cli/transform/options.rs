@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::arguments::{Arguments, Assemble, Join, Strategy};
-use super::inputs::{JobInputs, split_of_type, types_of_name};
+use super::inputs::{JobInputs, split_of_type, types_of_names};
 use tensorserve_codec::formats::{PayloadFormat, RecordFormat};
 use tensorserve_protocol::media_type;
 use tensorserve_protocols::sagemaker::payload_format;
@@ -20,6 +20,7 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::job::{
     BadRecordLimit, CsvHeader, FrozenJob, InputFormat, Job, OnBadRecord, RecordType, SdkExact,
 };
+use tensorserve_transform::sweep;
 
 /// MiB of a batch, as SageMaker's default.
 const PAYLOAD_MIB: u64 = 6;
@@ -41,6 +42,8 @@ pub(super) struct JobOptions {
     /// Where dead letters go.
     pub(super) dead_letters: Option<String>,
     pub(super) range_bytes: Option<u64>,
+    /// The size of ranges is to be found by trying.
+    pub(super) is_auto_range: bool,
     /// Remarks for the user.
     pub(super) notes: Vec<String>,
 }
@@ -195,9 +198,14 @@ impl JobOptions {
         }
         let can_range = matches!(input, InputFormat::Split(Split::Line | Split::JsonLines))
             && output == OutputFormat::Lines
-            && sdk_exact.is_none()
-            && arguments.range_mb > 0;
-        let range_bytes = can_range.then_some(arguments.range_mb.saturating_mul(1 << 20));
+            && sdk_exact.is_none();
+        let range_bytes = match range_mb(&arguments.range_mb)? {
+            Some(mib) => Some(mib.saturating_mul(1 << 20)).filter(|bytes| *bytes > 0),
+            None => Some(sweep::RANGE),
+        };
+        let range_bytes = range_bytes.filter(|_| can_range);
+        // With a given number of records in a batch, a plan depends on options alone.
+        let is_auto_range = can_range && is_auto && arguments.range_mb == "auto";
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let concurrency = arguments.concurrency.unwrap_or(cores).clamp(1, 1024);
         let accept = arguments.accept.clone();
@@ -248,6 +256,7 @@ impl JobOptions {
             timeout: Duration::from_secs(arguments.timeout.unwrap_or(600).max(1)),
             dead_letters,
             range_bytes,
+            is_auto_range,
             notes: Vec::new(),
         })
     }
@@ -280,19 +289,25 @@ fn header(arguments: &Arguments, records: RecordType) -> Result<CsvHeader> {
     }
 }
 
+/// The error of a media type that nothing takes.
+pub(super) fn unknown_type(content_type: &str) -> Error {
+    Error::invalid(format!(
+        "--content-type {content_type}: use text/csv, application/jsonlines, application/json, application/x-image \
+         (or image/png and the like), application/x-npy or application/x-tfrecord; any other type/subtype is for \
+         models with an inference.py"
+    ))
+}
+
 /// The media type of the records, and how objects are divided into them.
 fn types(arguments: &Arguments, inputs: &JobInputs) -> Result<(String, InputFormat)> {
-    let first = inputs.objects.first().map_or("", |object| object.key.as_str());
-    let named = types_of_name(first);
+    let named = match &arguments.content_type {
+        Some(_) => None,
+        None => Some(types_of_names(inputs)?),
+    };
     let content_type = match (&arguments.content_type, named) {
+        (Some(given), _) if !media_type(given).contains('/') => return Err(unknown_type(given)),
         (Some(given), _) => given.clone(),
-        (None, Some((content_type, _))) => content_type.to_owned(),
-        (None, None) => {
-            return Err(Error::invalid(format!(
-                "the name of {first:?} does not say what it is: add --content-type, such as text/csv or \
-                 application/x-image"
-            )));
-        }
+        (None, named) => named.map_or(String::new(), |(content_type, _)| content_type.to_owned()),
     };
     let split = match (&arguments.split, &arguments.content_type, named) {
         (Some(split), ..) => split.as_str(),
@@ -406,6 +421,19 @@ fn batch_rows(arguments: &Arguments, is_documents: bool) -> Result<(usize, bool)
     Ok((rows, false))
 }
 
+/// The MiB of a range; `None` for what is found by trying.
+fn range_mb(text: &str) -> Result<Option<u64>> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let wrong = |_| {
+        Error::invalid(format!(
+            "--range-mb {text}: use auto, or a number of MiB; 0 divides nothing"
+        ))
+    };
+    text.parse().map(Some).map_err(wrong)
+}
+
 fn npy_type(name: &str) -> Result<DType> {
     let is_offered = |dtype| match dtype {
         DType::Float | DType::Double | DType::Int32 | DType::Int64 => true,
@@ -491,6 +519,13 @@ mod tests {
         assert_eq!(record_type("image/jpeg"), RecordType::Image);
         assert_eq!(record_type("application/pdf"), RecordType::Document);
         assert_eq!(record_type("application/x-ndjson"), RecordType::JsonLines);
+    }
+
+    #[test]
+    fn ranges_have_a_size_or_none() {
+        assert_eq!(range_mb("auto").expect("auto"), None);
+        assert_eq!(range_mb("0").expect("never"), Some(0));
+        assert!(range_mb("x").is_err() && range_mb("-1").is_err());
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicBool;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::inputs::{JobInputs, MOST_NAMED, named, one_line};
+use super::inputs::{JobInputs, MOST_NAMED, named};
 use super::model::{LocalModelFiles, ModelOptions, TransformModel};
 use super::options::{self, JobOptions};
 use super::show::{Shown, note};
-use super::{metrics, print_json, print_line};
+use super::{metrics, print_json};
 use crate::cli::logging::{self, LibraryLines};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
@@ -20,22 +20,24 @@ use tensorserve_platform::Platforms;
 use tensorserve_store::objects::{Place, PlaceOptions, UnusableName};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::batch::{Batch, RecordRunner};
-use tensorserve_transform::job::{FrozenJob, Job};
+use tensorserve_transform::job::FrozenJob;
 use tensorserve_transform::lease::Lease;
 use tensorserve_transform::model::Model;
 use tensorserve_transform::plan::{Entry, Plan, PlanOptions, PlannedObject};
 use tensorserve_transform::progress::Progress;
-use tensorserve_transform::report::{self, ReportFacts, bytes, duration};
+use tensorserve_transform::report::{ReportFacts, counted};
 use tensorserve_transform::run::{EntryFeed, Run, RunOutcome};
 use tensorserve_transform::state::{Marker, ObjectOutcome, State};
 use tensorserve_transform::sweep;
 use tensorserve_transform::verify::{Verified, verify};
 
+mod preview;
+mod summary;
+
+use self::summary::{nothing_to_do, summarize};
+
 /// Objects that are tried for their first records.
 const TRIED: usize = 16;
-
-/// The key of the report.
-const REPORT: &str = "_transform/report.html";
 
 /// What a command has become.
 pub(super) enum PreparedCommand {
@@ -57,6 +59,11 @@ pub(super) struct PreparedJob {
     unusable: Vec<UnusableName>,
     /// What is said in the report and in the summary.
     facts: Vec<(String, String)>,
+    /// The objects of the plan that are this run's own.
+    planned_objects: usize,
+    /// Whether some of its entries, or all of them, were done before.
+    has_done: bool,
+    is_finished: bool,
     _lease: Option<Lease>,
 }
 
@@ -80,6 +87,16 @@ struct Setting {
     is_first: bool,
 }
 
+/// What a run is to do.
+struct OwnEntries {
+    /// The objects of the plan that are its own.
+    planned: usize,
+    /// Whether some of them were done before.
+    done: bool,
+    /// The entries that are not done.
+    pending: Vec<usize>,
+}
+
 /// Does everything up to the run.
 ///
 /// # Errors
@@ -91,6 +108,7 @@ pub(super) fn prepare(
     stop: &Arc<AtomicBool>,
 ) -> Result<PreparedCommand> {
     let mut setting = Setting::new(arguments, environment, platforms)?;
+    setting.check_content_type()?;
     if setting.arguments.dry_run {
         return setting.dry_run().map(|()| PreparedCommand::Finished);
     }
@@ -98,6 +116,9 @@ pub(super) fn prepare(
         environment.get(name).map(str::to_owned)
     })?;
     let is_worker = setting.arguments.entries_from_stdin;
+    if setting.arguments.explain && !is_worker && !setting.arguments.plan_only {
+        return setting.explain_only(shard).map(|()| PreparedCommand::Finished);
+    }
     let lease = match (is_worker || setting.arguments.plan_only, shard) {
         (true, _) => None,
         (false, Some((index, count))) => {
@@ -112,13 +133,12 @@ pub(super) fn prepare(
         setting.inputs.unusable.clear();
     }
     let plan = setting.plan()?;
-    let own = match shard {
-        Some((index, count)) => plan.shard(index, count),
-        None => (0..plan.entries.len()).collect(),
-    };
+    let own = own_entries(&plan, shard);
     let done = setting.done(&plan, &own)?;
     let pending: Vec<usize> = own.into_iter().filter(|entry| !done.contains(entry)).collect();
-    setting.explain(&plan, done.len(), pending.len());
+    if setting.arguments.explain {
+        setting.explain(&plan, &done, pending.len());
+    }
     if !is_worker {
         let entries: Vec<&Entry> =
             pending.iter().filter_map(|&number| plan.entries.get(number)).collect();
@@ -133,8 +153,23 @@ pub(super) fn prepare(
     }
     if !is_worker {
         let _ = setting.output.clean_drafts();
+        let has_parts = plan.ranges() > 0;
+        if pending.is_empty() && setting.inputs.unusable.is_empty() && !has_parts {
+            setting.nothing_to_do(&plan, shard);
+            return Ok(PreparedCommand::Finished);
+        }
     }
-    setting.job(plan, pending, lease, stop).map(|job| PreparedCommand::Job(Box::new(job)))
+    let own =
+        OwnEntries { planned: setting.own_objects(&plan, shard), done: !done.is_empty(), pending };
+    setting.job(plan, own, lease, stop).map(|job| PreparedCommand::Job(Box::new(job)))
+}
+
+/// The entries of a plan that this process is to do.
+fn own_entries(plan: &Plan, shard: Option<(usize, usize)>) -> Vec<usize> {
+    match shard {
+        Some((index, count)) => plan.shard(index, count),
+        None => (0..plan.entries.len()).collect(),
+    }
 }
 
 impl Setting {
@@ -231,6 +266,15 @@ impl Setting {
             }
             return Ok(plan);
         }
+        let plan = self.new_plan()?;
+        let (frozen, plan, is_first) = self.state.freeze(&self.options.job.frozen, plan)?;
+        self.is_first = is_first;
+        self.adopt(&frozen)?;
+        Ok(plan)
+    }
+
+    /// A plan for the inputs, which is not written down.
+    fn new_plan(&mut self) -> Result<Plan> {
         if self.options.is_auto && self.options.job.frozen.sdk_exact.is_none() {
             self.sweep()?;
         }
@@ -240,11 +284,7 @@ impl Setting {
             max_entry_bytes: u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX),
             range_bytes: self.options.range_bytes,
         };
-        let plan = Plan::new(std::mem::take(&mut self.inputs.objects), options);
-        let (frozen, plan, is_first) = self.state.freeze(&job.frozen, plan)?;
-        self.is_first = is_first;
-        self.adopt(&frozen)?;
-        Ok(plan)
+        Ok(Plan::new(std::mem::take(&mut self.inputs.objects), options))
     }
 
     /// The entries that are done, of those that this process is to do. The processes of a scheduler that names
@@ -268,6 +308,9 @@ impl Setting {
     fn adopt(&mut self, frozen: &FrozenJob) -> Result<()> {
         if self.options.is_auto {
             self.options.job.frozen.batch_rows = frozen.batch_rows;
+        }
+        if self.options.is_auto_range {
+            self.options.job.frozen.range_bytes = frozen.range_bytes;
         }
         let changes = frozen.changes(&self.options.job.frozen);
         if changes.is_empty() {
@@ -305,9 +348,16 @@ impl Setting {
         // A last, smaller batch says how fast it is, not how many records there are.
         let rows = sweep::SIZES.into_iter().find(|size| *size >= rows).unwrap_or(rows);
         self.options.job.frozen.batch_rows = rows;
+        if self.options.is_auto_range
+            && let Some(bytes) = sweep::range_bytes(&trials, rows)
+        {
+            self.options.range_bytes = Some(bytes);
+            self.options.job.frozen.range_bytes = bytes;
+        }
         if self.arguments.explain {
             note(&format!(
-                "batches of {rows} records: the smallest that is not much slower than the fastest{}",
+                "batches of {}: the smallest that is not much slower than the fastest{}",
+                counted(u64::try_from(rows).unwrap_or(u64::MAX), "record"),
                 sweep::explained(&trials)
             ));
         }
@@ -332,82 +382,15 @@ impl Setting {
         batches
     }
 
-    fn explain(&self, plan: &Plan, done: usize, pending: usize) {
-        if !self.arguments.explain {
-            return;
-        }
-        let job = &self.options.job;
-        note(&format!(
-            "{} objects, {}, in {} entries, {} of them ranges of large objects; {done} are done, \
-             {pending} are to do here",
-            plan.objects(),
-            bytes(plan.bytes()),
-            plan.entries.len(),
-            plan.ranges(),
-        ));
-        note(&format!(
-            "records: {}, --split {}; {} records in a batch; {} batches at the same time; up to {} of \
-             records in memory",
-            job.frozen.content_type,
-            job.input,
-            job.frozen.batch_rows,
-            job.concurrency,
-            bytes(memory(job)),
-        ));
-    }
-
-    /// Shows the first records, and what becomes of them.
-    fn dry_run(&mut self) -> Result<()> {
-        let model = self.model()?;
-        let Some(object) = self.inputs.objects.first() else {
-            return Ok(());
-        };
-        let object = PlannedObject::of(object);
-        self.options.job.frozen.batch_rows = 3;
-        let batch = self.options.job.first_batch(&model, &self.inputs.place, &object)?;
-        let (count, total) =
-            (self.inputs.objects.len(), self.inputs.objects.iter().map(|o| o.size).sum());
-        print_line(&format!("{count} objects, {}; the first is {}", bytes(total), object.key));
-        let Some(batch) = batch else {
-            print_line("it has no records");
-            return Ok(());
-        };
-        let model = Arc::new(model);
-        let job = std::mem::replace(
-            &mut self.options.job,
-            JobOptions::new(&self.arguments, &self.inputs)?.job,
-        );
-        let served: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
-        let runner = RecordRunner::new(Arc::new(job), served);
-        for index in 0..batch.len() {
-            print_line(&format!("record {}: {}", index + 1, batch.shown(index)));
-            let payload = runner.payload_of(&batch, index)?;
-            match model.tensors(payload) {
-                Ok(tensors) => tensors.iter().for_each(|line| print_line(&format!("  {line}"))),
-                Err(error) => print_line(&format!("  no tensors: {error}")),
-            }
-        }
-        let output = runner.run(&batch)?;
-        for (index, line) in output.outputs().enumerate() {
-            let text = match line {
-                Some(line) => String::from_utf8_lossy(line).chars().take(500).collect::<String>(),
-                None => "refused, see the error".to_owned(),
-            };
-            print_line(&format!("output {}: {text}", index + 1));
-        }
-        for (index, error) in output.errors() {
-            print_line(&format!("error {}: {error}", index + 1));
-        }
-        Ok(())
-    }
-
     fn job(
         mut self,
         plan: Plan,
-        pending: Vec<usize>,
+        own: OwnEntries,
         lease: Option<Lease>,
         stop: &Arc<AtomicBool>,
     ) -> Result<PreparedJob> {
+        let OwnEntries { planned: planned_objects, done: has_done, pending } = own;
+        let is_finished = pending.is_empty();
         let model = Arc::new(self.model()?);
         let entries = || pending.iter().filter_map(|&number| plan.entries.get(number));
         let objects: usize = entries().map(Entry::beginning_objects).sum();
@@ -448,6 +431,9 @@ impl Setting {
             progress,
             unusable,
             facts,
+            planned_objects,
+            has_done,
+            is_finished,
             _lease: lease,
         };
         Ok(job)
@@ -473,7 +459,7 @@ impl PreparedJob {
     /// Runs it, and says how it went.
     ///
     /// # Errors
-    /// If it could not go on.
+    /// If it could not go on, or there was nothing of the kind that it takes.
     pub(super) fn run(self) -> Result<RunOutcome> {
         let is_worker = self.arguments.entries_from_stdin;
         let threads = self.run.job.concurrency;
@@ -497,44 +483,29 @@ impl PreparedJob {
         let (ended, busy) = match &outcome {
             Ok(outcome) if outcome.is_interrupted => ("interrupted".to_owned(), outcome.busy),
             Ok(outcome) if outcome.failed.is_empty() => ("done".to_owned(), outcome.busy),
-            Ok(outcome) => (format!("{} objects failed", outcome.failed.len()), outcome.busy),
+            Ok(outcome) => {
+                let failed = u64::try_from(outcome.failed.len()).unwrap_or(u64::MAX);
+                (format!("{} failed", counted(failed, "object")), outcome.busy)
+            }
             Err(error) => (format!("ended: {error}"), 0),
         };
         let facts = ReportFacts { facts: self.facts, ended: ended.clone(), busy, threads };
-        if !is_worker {
+        let now = self.progress.snapshot();
+        if ended == "done" && self.is_finished && !is_worker {
+            nothing_to_do(self.planned_objects, &self.output);
+        } else if !is_worker {
             summarize(&self.progress, &ended, &self.output, &facts);
         }
         drop(self.model);
+        let has_taken = now.objects + now.failed_objects > 0 || self.has_done;
+        if outcome.is_ok() && !is_worker && !has_taken && now.skipped_objects > 0 {
+            return Err(Error::not_found(format!(
+                "{}: no object is an image",
+                self.arguments.input.join(", ")
+            )));
+        }
         outcome
     }
-}
-
-/// Writes the report, and prints the summary.
-fn summarize(progress: &Progress, ended: &str, output: &Place, facts: &ReportFacts) {
-    let page = report::html("tensorserve transform", progress, facts);
-    let report = match output.put(REPORT, page.as_bytes()) {
-        Ok(_) => format!("{}/{REPORT}", output.display()),
-        Err(error) => format!("not written: {error}"),
-    };
-    let now = progress.snapshot();
-    note(&format!(
-        "{ended}: {} objects, {} records in {} ({:.0} records/s), {} read, {} written",
-        now.objects,
-        now.records,
-        duration(now.seconds),
-        now.records_per_second,
-        bytes(now.bytes),
-        bytes(now.output_bytes)
-    ));
-    if now.failed_objects > 0 || now.bad_records > 0 {
-        note(&format!("{} objects failed, {} bad records", now.failed_objects, now.bad_records));
-        let (_, _, failures) = progress.history();
-        for failure in failures.iter().take(MOST_NAMED) {
-            let line = one_line(&format!("{}: {}", failure.object, failure.reason));
-            note(&format!("  {line}"));
-        }
-    }
-    note(&format!("report: {report}"));
 }
 
 /// What a scheduler has to know of a plan. Each entry that is not done, the largest first, is its number,
@@ -555,14 +526,6 @@ fn print_plan(plan: &Plan, done: &BTreeSet<usize>, pending: &[usize]) {
         "done": done,
         "pending": pending,
     }));
-}
-
-/// The memory that records take at most: each batch that is under way is there as records, as tensors and
-/// as an output.
-fn memory(job: &Job) -> u64 {
-    let threads = u64::try_from(job.concurrency + 1).unwrap_or(u64::MAX);
-    let batch = u64::try_from(job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
-    threads.saturating_mul(threads).saturating_mul(batch).saturating_mul(3)
 }
 
 /// The numbers on stdin, one on a line.

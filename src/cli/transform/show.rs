@@ -13,7 +13,7 @@ use super::arguments::ShowProgress;
 use super::print_json;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_transform::progress::{Progress, Snapshot};
-use tensorserve_transform::report::{bytes, duration};
+use tensorserve_transform::report::{bytes, counted, duration};
 
 /// How often the bar moves and the throughput is kept.
 const TICK: Duration = Duration::from_millis(200);
@@ -111,12 +111,12 @@ fn new_bar(total: u64) -> ProgressBar {
 /// A snapshot on one line.
 fn line(now: &Snapshot) -> String {
     let mut text = format!(
-        "{} of {} objects, {} of {}, {} records, {:.0} records/s",
+        "{} of {}, {} of {}, {}, {:.0} records/s",
         now.objects,
-        now.total_objects,
+        counted(now.total_objects, "object"),
         bytes(now.bytes),
         bytes(now.total_bytes),
-        now.records,
+        counted(now.records, "record"),
         now.records_per_second
     );
     if let Some(left) = now.seconds_left {
@@ -126,7 +126,10 @@ fn line(now: &Snapshot) -> String {
         text.push_str(&format!(", {} failed", now.failed_objects));
     }
     if now.bad_records > 0 {
-        text.push_str(&format!(", {} bad records", now.bad_records));
+        text.push_str(&format!(", {}", counted(now.bad_records, "bad record")));
+    }
+    if now.skipped_objects > 0 {
+        text.push_str(&format!(", {} skipped", now.skipped_objects));
     }
     text
 }

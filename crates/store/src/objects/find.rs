@@ -72,7 +72,7 @@ fn not_empty(location: &str, found: FoundObjects) -> Result<FoundObjects> {
         if let Some(unusable) = found.unusable.first() {
             return Err(unusable.error());
         }
-        return Err(Error::not_found(format!("{location}: there is no object")));
+        return Err(Error::not_found(format!("{location}: no file or object was found")));
     }
     Ok(found)
 }
