@@ -18,7 +18,7 @@ from tensorserve.errors import Error
 from tensorserve.ray import cluster
 from tensorserve.ray.actor import Actor, Ended, EntryResult, Work, end_quietly, passed_environment
 from tensorserve.ray.options import CANNOT_GO_ON, INTERRUPTED, SOME_FAILED, WRONG_OPTIONS, Options
-from tensorserve.ray.progress import Progress
+from tensorserve.ray.progress import Progress, counted
 from tensorserve.transform import Plan, TransformError, make_plan
 
 # How often the nodes are looked at, in seconds, and answers are waited for.
@@ -103,7 +103,8 @@ class _Driver:
         except BaseException as error:
             self._end(f"ended: {error}")
             raise
-        self._end(f"{self._progress.failed} objects failed" if self._progress.failed else "done")
+        failed = self._progress.failed
+        self._end(f"{counted(failed, 'object')} failed" if failed else "done")
         return SOME_FAILED if self._progress.failed else 0
 
     def _step(self) -> None:

@@ -27,7 +27,7 @@ _REFUSED = {
     "--metrics-addr": "the processes of a node would share the address; use --progress json",
 }
 # What the program shows or prints without running the job: it does so here, without Ray.
-_LOCAL = ("--dry-run", "--version")
+_LOCAL = ("--dry-run", "--explain", "--version")
 
 _DESCRIPTION = """\
 Runs one job of `tensorserve transform` on all machines of a Ray cluster. All options that are not
@@ -59,7 +59,7 @@ class Options:
 
 
 def parse(arguments: list[str]) -> Options:
-    """Reads the command line. Ends the process for ``--help``, ``--dry-run`` and wrong options."""
+    """Reads the command line. Ends the process for ``--help``, ``--dry-run``, ``--explain`` and wrong options."""
     command, parser = _parsers()
     command.parse_args(arguments[:1])
     given, passed = parser.parse_known_args(arguments[1:])
@@ -71,10 +71,8 @@ def parse(arguments: list[str]) -> Options:
     if given.output is None:
         parser.error("no output: name a directory or a prefix of a store with --output")
     shared = [*passed, *_written(given, ("output", "job_file"))]
-    if any(argument.split("=")[0] == "--explain" for argument in passed):
-        shared.remove("--explain")
     plan = [*shared, *_written(given, ("concurrency", "max_bad_records"))]
-    plan += [option for option in ("--overwrite", "--explain") if _is_given(option, given, passed)]
+    plan += ["--overwrite"] if given.overwrite else []
     return Options(
         address=given.address,
         actors=given.actors,
@@ -89,10 +87,6 @@ def parse(arguments: list[str]) -> Options:
         entries=shared,
         files=_files(parser, given.job_file),
     )
-
-
-def _is_given(option: str, given: argparse.Namespace, passed: list[str]) -> bool:
-    return option in passed or getattr(given, option[2:], False) is True
 
 
 def _files(parser: argparse.ArgumentParser, job_file: str | None) -> dict[str, str]:

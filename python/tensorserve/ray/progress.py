@@ -125,26 +125,36 @@ class Progress:
         now = self.snapshot()
         speed = f"{now['seconds']:.1f} s ({now['records_per_second']:.0f} records/s)"
         sizes = f"{_size(self.bytes)} read, {_size(self.out_bytes)} written"
-        lines = [f"{ended}: {self.objects} objects, {self.records} records in {speed}, {sizes}"]
-        if self.retried:
+        done = f"{counted(self.objects, 'object')}, {counted(self.records, 'record')}"
+        lines = [f"{ended}: {done} in {speed}, {sizes}"]
+        if self.retried == 1:
+            lines.append("1 entry was run again: its process or node was lost")
+        elif self.retried:
             lines.append(f"{self.retried} entries were run again: their process or node was lost")
         if self.failed or self.bad:
-            lines.append(f"{self.failed} objects failed, {self.bad} bad records")
+            failed = f"{counted(self.failed, 'object')} failed" if self.failed else ""
+            bad = counted(self.bad, "bad record") if self.bad else ""
+            lines.append(", ".join(filter(None, (failed, bad))))
             lines += [f"  {key}: {reason}" for key, reason in self.failures[:10]]
         return "\n".join(lines)
 
     def _line(self) -> str:
         now = self.snapshot()
         text = (
-            f"{self.objects} of {self.total_objects} objects, {_size(self.bytes)} of "
-            f"{_size(self.total_bytes)}, {self.records} records, "
-            f"{now['records_per_second']:.0f} records/s, {self.actors} actors"
+            f"{self.objects} of {counted(self.total_objects, 'object')}, {_size(self.bytes)} of "
+            f"{_size(self.total_bytes)}, {counted(self.records, 'record')}, "
+            f"{now['records_per_second']:.0f} records/s, {counted(self.actors, 'actor')}"
         )
         if "seconds_left" in now:
             text += f", {now['seconds_left']:.0f} s left"
         if self.failed:
             text += f", {self.failed} failed"
         return text
+
+
+def counted(count: int, one: str) -> str:
+    """A number of things in words: `1 object`, `2 objects`."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
 def _size(count: float) -> str:
