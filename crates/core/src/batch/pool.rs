@@ -360,12 +360,15 @@ impl PoolQueueState {
         let due = match self.place {
             QueuePlace::Nowhere => return self.list(pool, Arc::clone(inner), self.due(inner)),
             QueuePlace::Ready(_) if is_higher => Due::Now,
-            QueuePlace::Growing(..) => self.due(inner),
+            QueuePlace::Growing(until, _) => {
+                let due = self.due(inner);
+                if !is_higher && !due.is_before(until) {
+                    return false;
+                }
+                due
+            }
             QueuePlace::Ready(_) | QueuePlace::Held(_) => return false,
         };
-        if !is_higher && due != Due::Now {
-            return false;
-        }
         let queue = self.take_from_list(pool);
         queue.is_some_and(|queue| self.list(pool, queue, due))
     }

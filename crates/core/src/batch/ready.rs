@@ -25,6 +25,15 @@ impl Due {
             Due::Held => false,
         }
     }
+
+    /// Whether it is sooner than `time`.
+    pub(super) fn is_before(self, time: Instant) -> bool {
+        match self {
+            Due::Now => true,
+            Due::At(until) => until < time,
+            Due::Held => false,
+        }
+    }
 }
 
 /// Where a queue is in the list. One that a thread has taken from there keeps its place until the thread

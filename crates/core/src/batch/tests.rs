@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::guards::lock;
+use super::pool::enqueue;
+use super::task::BatchTask;
 use super::{BatchOutput, BatchQueue, BatchRunner, Batcher, Runaways, SignatureTraits};
 use crate::config::{BatchConfig, BatchMode};
 use crate::metrics::QueueMetrics;
@@ -153,6 +155,27 @@ fn a_batch_is_chosen_from_a_bounded_number_of_requests() {
     assert_eq!(next(&runs), 2);
     drop(open);
     for submitted in [running, first].into_iter().chain(last) {
+        answer(submitted).expect("an answer");
+    }
+}
+
+#[test]
+fn a_batch_that_grows_is_taken_as_soon_as_it_is_due() {
+    const TIMEOUT: Duration = Duration::from_secs(3600);
+    let place = Place::with_threads(2);
+    let config = BatchConfig { batch_timeout: TIMEOUT, ..batches(64) };
+    let (queue, runs, open) = place.queue("a", config);
+    let running = submit(&queue, 1);
+    assert_eq!(next(&runs), 1);
+    let first = submit(&queue, 1);
+    // With this one the batch is due, whose time would have been an hour from now.
+    let queued = Instant::now().checked_sub(TIMEOUT).expect("a time");
+    let (inputs, priority) = (row(1), Priority::Low);
+    let task = BatchTask { inputs, rows: 1, deadline: None, queued, priority, trace: None };
+    let late = enqueue(&queue.0, task).expect("there is room");
+    assert_eq!(next(&runs), 2);
+    drop(open);
+    for submitted in [running, first, Box::pin(late.answer())] {
         answer(submitted).expect("an answer");
     }
 }
