@@ -38,6 +38,30 @@ pub(super) struct Objective {
     link: ScoreLink,
 }
 
+/// The objectives of the library, with what they are in most of its versions.
+const OBJECTIVES: &[(&str, PredictionTransform, ScoreLink)] = &[
+    ("reg:squarederror", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:linear", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:squaredlogerror", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:logistic", PredictionTransform::Sigmoid, ScoreLink::Logit),
+    ("reg:pseudohubererror", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:absoluteerror", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:quantileerror", PredictionTransform::Identity, ScoreLink::Identity),
+    ("reg:gamma", PredictionTransform::Exponential, ScoreLink::Log),
+    ("reg:tweedie", PredictionTransform::Exponential, ScoreLink::Log),
+    ("count:poisson", PredictionTransform::Exponential, ScoreLink::Log),
+    ("binary:logistic", PredictionTransform::Sigmoid, ScoreLink::Logit),
+    ("binary:logitraw", PredictionTransform::Identity, ScoreLink::Identity),
+    ("binary:hinge", PredictionTransform::HardThreshold, ScoreLink::Identity),
+    ("multi:softprob", PredictionTransform::Softmax, ScoreLink::Identity),
+    ("multi:softmax", PredictionTransform::ArgMax, ScoreLink::Identity),
+    ("rank:pairwise", PredictionTransform::Identity, ScoreLink::Identity),
+    ("rank:ndcg", PredictionTransform::Identity, ScoreLink::Identity),
+    ("rank:map", PredictionTransform::Identity, ScoreLink::Identity),
+    ("survival:cox", PredictionTransform::Exponential, ScoreLink::Log),
+    ("survival:aft", PredictionTransform::Exponential, ScoreLink::Log),
+];
+
 /// The version of the library that wrote a file: major, minor.
 pub(super) type LibraryVersion = (u32, u32);
 
@@ -62,37 +86,21 @@ const SIGMOID_EPSILON: f32 = 1e-16;
 impl Objective {
     /// The objective `name` in a file of version `version`.
     pub(super) fn new(name: &str, version: LibraryVersion) -> Result<Self> {
-        let (transform, link) = match name.strip_prefix(GPU_PREFIX).unwrap_or(name) {
-            "reg:squarederror"
-            | "reg:linear"
-            | "reg:squaredlogerror"
-            | "reg:pseudohubererror"
-            | "reg:absoluteerror"
-            | "rank:pairwise"
-            | "rank:ndcg"
-            | "rank:map" => (PredictionTransform::Identity, ScoreLink::Identity),
-            "reg:quantileerror" if version >= FIRST_SORTED_QUANTILES => {
-                (PredictionTransform::SortedQuantiles, ScoreLink::Identity)
-            }
-            "reg:quantileerror" => (PredictionTransform::Identity, ScoreLink::Identity),
-            "binary:logitraw" if version <= LAST_LOGITRAW_PROBABILITY => {
-                (PredictionTransform::Identity, ScoreLink::Logit)
-            }
-            "binary:logitraw" => (PredictionTransform::Identity, ScoreLink::Identity),
-            "reg:logistic" | "binary:logistic" => (PredictionTransform::Sigmoid, ScoreLink::Logit),
-            "binary:hinge" => (PredictionTransform::HardThreshold, ScoreLink::Identity),
-            "count:poisson" | "reg:gamma" | "reg:tweedie" | "survival:cox" | "survival:aft" => {
-                (PredictionTransform::Exponential, ScoreLink::Log)
-            }
-            "multi:softprob" => (PredictionTransform::Softmax, ScoreLink::Identity),
-            "multi:softmax" => (PredictionTransform::ArgMax, ScoreLink::Identity),
-            _ => {
-                return Err(Error::unsupported(format!(
-                    "the objective {name:?} is not supported; export the model to ONNX, or train \
-                     it with another objective"
-                )));
-            }
+        let known = name.strip_prefix(GPU_PREFIX).unwrap_or(name);
+        let found = OBJECTIVES.iter().find(|(name, ..)| *name == known);
+        let Some(&(_, mut transform, mut link)) = found else {
+            return Err(Error::unsupported(format!(
+                "the objective {name:?} is not supported; export the model to ONNX, or train it \
+                 with another objective"
+            )));
         };
+        match known {
+            "reg:quantileerror" if version >= FIRST_SORTED_QUANTILES => {
+                transform = PredictionTransform::SortedQuantiles;
+            }
+            "binary:logitraw" if version <= LAST_LOGITRAW_PROBABILITY => link = ScoreLink::Logit,
+            _ => {}
+        }
         Ok(Objective { transform, link })
     }
 
@@ -228,6 +236,18 @@ mod tests {
         assert_eq!(margin("survival:aft", (3, 2), 1.0), Ok(0.0));
         assert!(margin("count:poisson", (3, 2), -1.0).is_err());
         assert!(margin("binary:logistic", (3, 2), 0.0).expect("bounded") < -13.0);
+    }
+
+    #[test]
+    fn the_documentation_has_every_objective() {
+        let page = include_str!("../../../../docs/platforms/xgboost.md");
+        let (_, listed) = page.split_once("the objectives ").expect("the list");
+        let (listed, _) = listed.split_once(".\n").expect("its end");
+        let listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+        let shown = |name: &'static str| if name.starts_with("rank:") { "rank:*" } else { name };
+        let mut known: Vec<&str> = OBJECTIVES.iter().map(|(name, ..)| shown(name)).collect();
+        known.dedup();
+        assert_eq!(listed, known);
     }
 
     #[test]
