@@ -4,6 +4,7 @@
 #   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
 #   make build          the release binary, target/release/tensorserve   (PORTABLE=1: for glibc 2.28)
 #   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
+#   make docs-test      every command of README and docs, as written (ARGS="docs/http.md": of one page)
 #   make bench          ratios against raw libtensorflow and a bare HTTP echo (ARGS="v2": the Open
 #                       Inference Protocol; ARGS="against BINARY": against another binary of the server)
 #   make bench-transform  `tensorserve transform` against a bare loop and against the server over HTTP
@@ -62,7 +63,7 @@ UNSTRIPPED = CARGO_PROFILE_RELEASE_STRIP=none
 # The time at which make was called: the server prints the time from here until it is ready.
 CALLED_AT := $(shell date +%s%N)
 
-.PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients other-checks bench \
+.PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients docs-test other-checks bench \
 	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions \
 	lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles workflows clean help
 
@@ -100,6 +101,10 @@ client-binary: lib
 run-clients:
 	CLIENTS=$(CLIENTS) PYTHON=$(PYTHON) CLIENT_WHEELS="$(abspath $(TARGET))/wheels/dev" \
 		tests/clients/run.sh "$(abspath $(CLIENT_BINARY))"
+
+# Part of `run-clients`, whichever are selected. scripts/docs_test.py describes what blocks of pages may say.
+docs-test: client-binary
+	PYTHON=$(PYTHON) PAGES="$(ARGS)" tests/clients/run.sh "$(abspath $(CLIENT_BINARY))" docs
 
 bench: lib
 	$(UNSTRIPPED) $(CARGO) bench --locked --bench serve -- $(ARGS)

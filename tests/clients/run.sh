@@ -2,7 +2,8 @@
 # Runs real clients against the server: tests/clients/run.sh BINARY [FOLDER…]
 #
 # Without FOLDERs the variable CLIENTS selects them:
-#   core  the default: the clients that pip installs from PyPI; nothing is installed on the system
+#   core  the default: the clients that pip installs from PyPI, and the commands of the documentation; nothing is
+#         installed on the system
 #   all   also the generated clients, the dashboard in a browser, models in stores, and Spark. These
 #         need Debian packages, which packages.sh installs if this runs as root. And traces and logs,
 #         models in Python, MLflow, PyTorch (which fetches libtorch and libexecutorch, 560 MB), Triton's and KServe's clients, Ray, the files of deploy/, and the Python wheel, with the profile of
@@ -18,7 +19,7 @@ root=$(cd "$here/../.." && pwd)
 home=${CARGO_TARGET_DIR:-$root/target}/clients
 export TENSORSERVE_LIB_DIR="${TENSORSERVE_LIB_DIR:-$root/lib}"
 if [ $# -eq 0 ]; then
-    set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi
+    set -- tensorflow_serving custom_ops sagemaker/v2 sagemaker/v3 openapi docs
     case ${CLIENTS:-core} in
     core) echo "CLIENTS=core: leaves out traces and logs, models in Python, MLflow, PyTorch, Triton's and KServe's clients, the wheel, the generated clients, the browser, the stores, Ray, Spark and deploy/; CLIENTS=all tests them" ;;
     all) set -- "$@" telemetry python_runner mlflow_models pytorch triton kserve wheel generated browser stores ray_transform spark deploy ;;
