@@ -108,7 +108,9 @@ impl Shared {
             None => self.out_key(&object.key),
         };
         let mut out = ObjectWriter::new(self, object)?;
+        out.is_range = entry.range.is_some();
         if let Some(exact) = self.job.frozen.sdk_exact {
+            let start = Instant::now();
             let content = read_whole(&self.job, &self.input, object, Some(count))?;
             let mut file = BufWriter::new(out.file());
             let model = self.model.as_ref();
@@ -117,6 +119,7 @@ impl Shared {
             drop(file);
             self.progress.ran.fetch_add(payloads, Relaxed);
             out.count(payloads);
+            out.own += start.elapsed();
             return out.publish(key);
         }
         let (model, range) = (self.model.as_ref(), entry.range);
@@ -131,17 +134,19 @@ impl Shared {
             while !is_ended && under_way.len() < most {
                 let start = Instant::now();
                 let batch = source.next()?;
-                Progress::spent(&self.progress.reading, start);
+                out.own += Progress::spent(&self.progress.reading, start);
                 match batch {
                     Some(batch) => under_way.push_back(self.submit(batch)),
                     None => is_ended = true,
                 }
             }
-            let Some(UnderWay { batch, output }) = under_way.pop_front() else {
+            let Some(run) = under_way.pop_front() else {
                 break;
             };
-            let output = self.pool.wait(&output, &self.progress.waiting)??;
-            out.write(&batch, &output, letters)?;
+            let output = self.pool.wait(&run.output, &self.progress.waiting)??;
+            let start = Instant::now();
+            out.write(&run.batch, &output, letters)?;
+            out.own += run.ran() + start.elapsed();
         }
         out.publish(key)
     }

@@ -1,7 +1,7 @@
 //! Entries whose objects are a record each: they are read, run and published together.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -10,8 +10,8 @@ use crate::images;
 use crate::job::{OnBadRecord, RecordType};
 use crate::output::{CompleteOutput, ObjectWriter};
 use crate::plan::{Entry, PlannedObject};
-use crate::progress::Progress;
-use crate::shared::{Shared, UnderWay, failure};
+use crate::progress::{Progress, SlowObject};
+use crate::shared::{Shared, failure};
 use crate::source::read_whole;
 use crate::state::{Marker, ObjectOutcome};
 use tensorserve_tensor::error::Result;
@@ -47,24 +47,49 @@ fn skipped(object: &PlannedObject) -> ObjectOutcome {
 struct FileBatch<'e> {
     objects: Vec<&'e PlannedObject>,
     contents: Vec<Bytes>,
+    /// How long each took to read.
+    read: Vec<Duration>,
+}
+
+/// An object of a batch that has been run.
+#[derive(Clone, Copy)]
+struct RunFile<'s> {
+    object: &'s PlannedObject,
+    /// Its index in the batch.
+    index: usize,
+    /// The time of its reading, and its share of that of the run.
+    own: Duration,
+}
+
+impl<'s> RunFile<'s> {
+    /// The objects of a batch.
+    fn all(objects: &[&'s PlannedObject], read: &[Duration], ran: Duration) -> Vec<RunFile<'s>> {
+        let share = ran / u32::try_from(objects.len()).unwrap_or(u32::MAX).max(1);
+        let each = objects.iter().zip(read).enumerate();
+        each.map(|(index, (object, read))| RunFile { object, index, own: *read + share }).collect()
+    }
 }
 
 impl Shared {
     /// Processes objects that are a record each, as batches over all of them.
     pub(crate) fn files(&self, entry: &Entry, letters: &mut Vec<u8>) -> Result<Marker> {
-        let started = Instant::now();
         self.check_stop()?;
         let mut outcomes = Vec::with_capacity(entry.objects.len());
         let batches = self.read_batches(entry, &mut outcomes);
-        let under_way: Vec<(Vec<&PlannedObject>, UnderWay)> = batches
+        let under_way: Vec<_> = batches
             .into_iter()
-            .map(|batch| (batch.objects, self.submit(Batch::files(&self.job, batch.contents))))
+            .map(|FileBatch { objects, contents, read }| {
+                (objects, read, self.submit(Batch::files(&self.job, contents)))
+            })
             .collect();
         let part = self.job.frozen.combine_outputs.then(|| part_of(entry));
         let mut combined = part.as_ref().map(|part| ObjectWriter::new(self, part)).transpose()?;
+        if let Some(out) = &mut combined {
+            out.is_combined = true;
+        }
         let mut complete = Vec::new();
-        for (objects, UnderWay { batch, output }) in under_way {
-            let output = self.pool.wait(&output, &self.progress.waiting)?;
+        for (objects, read, run) in under_way {
+            let output = self.pool.wait(&run.output, &self.progress.waiting)?;
             self.check_stop()?;
             let bytes = objects.iter().map(|object| object.size).sum();
             self.progress.bytes.fetch_add(bytes, Relaxed);
@@ -75,15 +100,16 @@ impl Shared {
                     continue;
                 }
             };
+            let files = RunFile::all(&objects, &read, run.ran());
             if let Some(out) = &mut combined {
-                outcomes.extend(self.combine(&objects, &batch, &output, letters, out));
+                outcomes.extend(self.combine(&files, &run.batch, &output, letters, out));
                 continue;
             }
-            for (index, object) in objects.into_iter().enumerate() {
-                match self.write_file(object, &batch, index, &output, letters, started) {
-                    Ok(Written::Complete(output)) => complete.push((object, output)),
+            for file in files {
+                match self.write_file(file, &run.batch, &output, letters) {
+                    Ok(Written::Complete(output)) => complete.push((file.object, output)),
                     Ok(Written::Ended(outcome)) => outcomes.push(outcome),
-                    Err(error) => outcomes.push(failure(object, &error)),
+                    Err(error) => outcomes.push(failure(file.object, &error)),
                 }
                 if complete.len() >= PUBLISHED_TOGETHER {
                     self.publish_files(&mut complete, &mut outcomes);
@@ -92,8 +118,7 @@ impl Shared {
         }
         self.publish_files(&mut complete, &mut outcomes);
         let mut marker = Marker { entry: entry.entry, objects: outcomes, combined: None };
-        if let (Some(mut out), Some(part)) = (combined, &part) {
-            out.started = started;
+        if let (Some(out), Some(part)) = (combined, &part) {
             match out.publish(part.key.clone()) {
                 Ok(published) => marker.combined = Some(published),
                 Err(error) => {
@@ -114,7 +139,9 @@ impl Shared {
     ) -> Vec<FileBatch<'e>> {
         let start = Instant::now();
         let contents = self.input.map(entry.objects.iter().collect(), |object| {
-            self.retried(object, || read_whole(&self.job, &self.input, object, None))
+            let start = Instant::now();
+            let content = self.retried(object, || read_whole(&self.job, &self.input, object, None));
+            content.map(|content| (content, start.elapsed()))
         });
         let most_bytes = u64::try_from(self.job.frozen.max_payload_bytes).unwrap_or(u64::MAX);
         let (mut batches, mut batch) = (Vec::new(), FileBatch::default());
@@ -127,12 +154,13 @@ impl Shared {
             }
             (count, bytes) = (count + 1, bytes + object.size);
             match content {
-                Ok(content) if self.is_no_image(object, &content) => {
+                Ok((content, _)) if self.is_no_image(object, &content) => {
                     outcomes.push(skipped(object));
                 }
-                Ok(content) => {
+                Ok((content, read)) => {
                     batch.objects.push(object);
                     batch.contents.push(content);
+                    batch.read.push(read);
                 }
                 Err(error) => outcomes.push(failure(object, &error)),
             }
@@ -155,18 +183,26 @@ impl Shared {
     /// Writes the outputs of a batch into one that they share.
     fn combine<'s>(
         &'s self,
-        objects: &[&'s PlannedObject],
+        files: &[RunFile<'s>],
         batch: &Batch,
         output: &BatchText,
         letters: &mut Vec<u8>,
         out: &mut ObjectWriter<'s>,
     ) -> Vec<ObjectOutcome> {
         let start = Instant::now();
-        let mut outcome_of = |(index, object): (usize, &&'s PlannedObject)| {
+        let mut outcome_of = |&RunFile { object, index, own }: &RunFile<'s>| {
+            let writing = Instant::now();
             out.combine(object);
             if let Err(error) = out.write_one(batch, index, output, letters) {
                 return failure(object, &error);
             }
+            let written = output.output(index).map_or(0, <[u8]>::len);
+            self.progress.took(SlowObject {
+                object: object.key.clone(),
+                seconds: (own + writing.elapsed()).as_secs_f64(),
+                bytes: u64::try_from(written).unwrap_or(u64::MAX),
+                records: 1,
+            });
             ObjectOutcome {
                 key: object.key.clone(),
                 tag: object.tag.clone(),
@@ -175,7 +211,7 @@ impl Shared {
                 ..ObjectOutcome::default()
             }
         };
-        let outcomes = objects.iter().enumerate().map(&mut outcome_of).collect();
+        let outcomes = files.iter().map(&mut outcome_of).collect();
         Progress::spent(&self.progress.writing, start);
         outcomes
     }
@@ -194,21 +230,19 @@ impl Shared {
 
     fn write_file<'s>(
         &'s self,
-        object: &'s PlannedObject,
+        RunFile { object, index, own }: RunFile<'s>,
         batch: &Batch,
-        index: usize,
         output: &BatchText,
         letters: &mut Vec<u8>,
-        started: Instant,
     ) -> Result<Written<'s>> {
         let start = Instant::now();
         let mut out = ObjectWriter::new(self, object)?;
-        out.started = started;
         out.write_one(batch, index, output, letters)?;
         if self.job.on_bad != OnBadRecord::Null && output.error_of(index).is_some() {
             // An output without a record would look like an empty answer.
             return Ok(Written::Ended(out.without_output()));
         }
+        out.own = own + start.elapsed();
         let complete = out.complete(self.out_key(&object.key)).map(Written::Complete);
         Progress::spent(&self.progress.writing, start);
         complete

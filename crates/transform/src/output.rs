@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::batch::{Batch, BatchText, RecordPlace};
 use crate::content;
@@ -23,12 +23,15 @@ pub(crate) struct ObjectWriter<'s> {
     shared: &'s Shared,
     key: &'s str,
     /// Outputs are written as lines of JSON with their object.
-    is_combined: bool,
+    pub(crate) is_combined: bool,
     writer: Box<dyn RecordWriter>,
     draft: Draft,
     outcome: ObjectOutcome,
     counted: Counted<'s>,
-    pub(crate) started: Instant,
+    /// The time of the work on it so far.
+    pub(crate) own: Duration,
+    /// It is the output of a range of the object.
+    pub(crate) is_range: bool,
 }
 
 /// The output of an object that is complete.
@@ -38,7 +41,9 @@ pub(crate) struct CompleteOutput<'s> {
     draft: Draft,
     pub(crate) outcome: ObjectOutcome,
     counted: Counted<'s>,
-    started: Instant,
+    /// The time of the work on it so far; `None` for an output of several objects, whose times are noted each.
+    own: Option<Duration>,
+    is_range: bool,
 }
 
 /// Records that were counted for an output. They do not count if it is never published: another attempt
@@ -80,7 +85,6 @@ impl<'s> ObjectWriter<'s> {
             ..ObjectOutcome::default()
         };
         let counted = Counted { progress: &shared.progress, records: 0, bad: 0 };
-        let started = Instant::now();
         Ok(ObjectWriter {
             shared,
             key: &object.key,
@@ -89,14 +93,14 @@ impl<'s> ObjectWriter<'s> {
             draft,
             outcome,
             counted,
-            started,
+            own: Duration::ZERO,
+            is_range: false,
         })
     }
 
-    /// The next outputs are those of this object, and are written as lines of JSON that name it.
+    /// The next outputs are those of this object.
     pub(crate) fn combine(&mut self, object: &'s PlannedObject) {
         self.key = &object.key;
-        self.is_combined = true;
     }
 
     fn put(&mut self, output: &[u8]) -> Result<()> {
@@ -199,10 +203,21 @@ impl<'s> ObjectWriter<'s> {
 
     /// Completes the output, to be published as `key`.
     pub(crate) fn complete(self, key: String) -> Result<CompleteOutput<'s>> {
-        let ObjectWriter { writer, mut draft, mut outcome, counted, started, .. } = self;
+        let start = Instant::now();
+        let ObjectWriter {
+            writer,
+            mut draft,
+            mut outcome,
+            counted,
+            own,
+            is_combined,
+            is_range,
+            ..
+        } = self;
         writer.finish()?;
         (outcome.out_bytes, outcome.crc32c) = checksum(draft.file())?;
-        Ok(CompleteOutput { key, draft, outcome, counted, started })
+        let own = (!is_combined).then(|| own + start.elapsed());
+        Ok(CompleteOutput { key, draft, outcome, counted, own, is_range })
     }
 
     /// Completes and publishes the output.
@@ -227,18 +242,19 @@ impl Shared {
         };
         let (mut drafts, mut waiting) = (Vec::new(), Vec::new());
         for (output, published) in outputs.into_iter().zip(published) {
-            let CompleteOutput { key, draft, outcome, counted, started } = output;
+            let CompleteOutput { key, draft, outcome, counted, own, is_range } = output;
             if let Ok(None) = published {
                 drafts.push((key, draft));
             }
-            waiting.push((outcome, counted, started, published));
+            waiting.push((outcome, counted, (own, is_range), published));
         }
         let mut done = self.output.publish_all(drafts).into_iter();
-        Progress::spent(&self.progress.publishing, start);
-        let outcome_of = |(mut outcome, counted, started, published): (
+        let spent = Progress::spent(&self.progress.publishing, start);
+        let share = spent / u32::try_from(waiting.len()).unwrap_or(u32::MAX).max(1);
+        let outcome_of = |(mut outcome, counted, (own, is_range), published): (
             ObjectOutcome,
             Counted<'_>,
-            _,
+            (Option<Duration>, bool),
             Result<Option<String>>,
         )| {
             let tag = match published? {
@@ -249,21 +265,28 @@ impl Shared {
                 }
             };
             counted.keep();
-            self.note_published(&outcome, started);
+            self.progress.out_bytes.fetch_add(outcome.out_bytes, Relaxed);
+            if let Some(own) = own {
+                self.note_time(&outcome, own + share, is_range);
+            }
             outcome.out_tag = Some(tag);
             Ok(outcome)
         };
         waiting.into_iter().map(outcome_of).collect()
     }
 
-    fn note_published(&self, outcome: &ObjectOutcome, started: Instant) {
-        self.progress.out_bytes.fetch_add(outcome.out_bytes, Relaxed);
-        self.progress.took(SlowObject {
+    /// Notes how long the work on an object, or on a range of one, took.
+    fn note_time(&self, outcome: &ObjectOutcome, own: Duration, is_range: bool) {
+        let object = SlowObject {
             object: outcome.key.clone(),
-            seconds: started.elapsed().as_secs_f64(),
+            seconds: own.as_secs_f64(),
             bytes: outcome.out_bytes,
             records: outcome.records,
-        });
+        };
+        match is_range {
+            true => self.progress.range_took(object),
+            false => self.progress.took(object),
+        }
     }
 }
 

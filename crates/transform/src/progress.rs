@@ -54,6 +54,8 @@ pub struct Progress {
 #[derive(Default)]
 struct Notes {
     slowest: Vec<SlowObject>,
+    /// Objects that are split into ranges.
+    ranges: Vec<SlowObject>,
     failures: Vec<FailureNote>,
     skips: Vec<FailureNote>,
     points: Vec<Point>,
@@ -67,7 +69,8 @@ struct Notes {
 pub struct SlowObject {
     /// Its key.
     pub object: String,
-    /// Seconds from its first read to its publication.
+    /// Seconds of work on it: reading, running, writing and publishing. What is done for several objects at once
+    /// counts for each with its share, and waiting for other objects does not count.
     pub seconds: f64,
     /// Its bytes.
     pub bytes: u64,
@@ -148,13 +151,28 @@ impl Progress {
         }
     }
 
-    /// Adds the time since `start` to a counter of nanoseconds.
-    pub(crate) fn spent(counter: &AtomicU64, start: Instant) {
-        counter.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    /// Adds the time since `start` to a counter of nanoseconds, and returns it.
+    pub(crate) fn spent(counter: &AtomicU64, start: Instant) -> Duration {
+        let spent = start.elapsed();
+        counter.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        spent
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
         self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Notes how long a range of an object took. The times of all of them are those of the object.
+    pub(crate) fn range_took(&self, range: SlowObject) {
+        let mut notes = self.notes();
+        match notes.ranges.iter_mut().find(|other| other.object == range.object) {
+            Some(object) => {
+                object.seconds += range.seconds;
+                object.bytes += range.bytes;
+                object.records += range.records;
+            }
+            None => notes.ranges.push(range),
+        }
     }
 
     /// Notes how long an object took.
@@ -223,7 +241,10 @@ impl Progress {
     #[must_use]
     pub fn history(&self) -> (Vec<Point>, Vec<SlowObject>, Vec<FailureNote>) {
         let notes = self.notes();
-        (notes.points.clone(), notes.slowest.clone(), notes.failures.clone())
+        let mut slowest = [&*notes.slowest, &*notes.ranges].concat();
+        slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        slowest.truncate(SLOWEST);
+        (notes.points.clone(), slowest, notes.failures.clone())
     }
 
     /// All counters.
@@ -354,5 +375,14 @@ mod tests {
         assert_eq!(slowest.len(), SLOWEST);
         assert_eq!((slowest[0].object.as_str(), slowest[19].object.as_str()), ("99", "80"));
         assert!(points.len() < POINTS && points.len() >= POINTS / 4, "{}", points.len());
+        // Two ranges of an object are one object.
+        for _ in 0..2 {
+            let object = "large".to_owned();
+            progress.range_took(SlowObject { object, seconds: 60.0, bytes: 1, records: 2 });
+        }
+        let (_, slowest, _) = progress.history();
+        let SlowObject { object, seconds, bytes, records } = &slowest[0];
+        assert_eq!((object.as_str(), *seconds, *bytes, *records), ("large", 120.0, 2, 4));
+        assert_eq!((slowest.len(), slowest[1].object.as_str()), (SLOWEST, "99"));
     }
 }

@@ -17,24 +17,30 @@ pub struct ReportFacts {
     pub threads: usize,
 }
 
-const LEFT: f64 = 100.0;
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 200.0;
-
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d6dce4;--paper:#fff;--blue:#2a6fdb}\
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#566170;--line:#d6dce4;--paper:#fff;--blue:#2a6fdb}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b5;--line:#343d49;--paper:#14181e;\
 --blue:#6ea4ff}}\
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:900px;\
-margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}\
-p{color:var(--soft);margin:.2rem 0}table{border-collapse:collapse;width:100%}\
+*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);\
+max-width:900px;margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin:0}\
+h2{font-size:1.05rem;margin:2rem 0 .5rem}p{color:var(--soft);margin:.2rem 0}figure{margin:.6rem 0 0}\
+figcaption,.axis{color:var(--soft)}.axis{display:flex;justify-content:space-between;font-size:.82rem;\
+font-variant-numeric:tabular-nums}table{border-collapse:collapse;width:100%}\
 td,th{padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);text-align:left;\
-vertical-align:top;overflow-wrap:anywhere}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
-white-space:nowrap}.big{display:grid;grid-template-columns:repeat(4,auto);gap:1rem;margin:1.2rem 0}.big b{display:block;\
-font-size:1.6rem}.bar{background:var(--line);height:.8rem;border-radius:2px}.bar i{display:block;\
-height:100%;background:var(--blue);border-radius:2px}svg{width:100%;height:auto}\
-svg path{fill:none;stroke:var(--blue);stroke-width:2}svg line{stroke:var(--line)}\
-svg text{fill:var(--soft);font-size:12px}";
+vertical-align:top;overflow-wrap:anywhere}th{color:var(--soft);font-weight:500}\
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
+.big{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:1rem;margin:1.2rem 0}\
+.big b{display:block;font-size:1.6rem;line-height:1.3}.bar{background:var(--line);height:.8rem;margin:.35rem 0;\
+border-radius:2px}.bar i{display:block;height:100%;background:var(--blue);border-radius:2px}td.bars{width:45%}\
+.plot{display:grid;grid-template-columns:auto 1fr;gap:.2rem .6rem;margin-top:.5rem}\
+.plot .axis.y{flex-direction:column;height:12rem;text-align:right;line-height:1;margin:-.4rem 0}\
+.plot .axis.x{grid-column:2}.plot svg{display:block;width:100%;height:11.2rem;margin:0;overflow:visible}\
+svg path{fill:none;stroke:var(--blue);stroke-width:2;vector-effect:non-scaling-stroke}\
+svg line{stroke:var(--line);vector-effect:non-scaling-stroke}\
+@media(max-width:600px){body{margin:1rem auto}thead{position:absolute;clip-path:inset(50%);height:1px;overflow:hidden}\
+tr{display:flex;flex-wrap:wrap;gap:0 1.2rem;padding:.45rem 0;border-bottom:1px solid var(--line)}\
+td{border:0;padding:0}td:first-child,td:nth-child(2):last-child,td.bars{width:100%}td.n{text-align:left}\
+td[data-label]::before{content:attr(data-label) ' ';color:var(--soft)}}";
 
 /// The report as HTML.
 #[must_use]
@@ -47,8 +53,8 @@ pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head><body>\
-         <h1>{title}</h1><p>{}</p>",
+         content=\"width=device-width, initial-scale=1\"><title>{title}</title><style>{STYLE}</style></head><body>\
+         <main><h1>{title}</h1><p>{}</p>",
         escaped(&facts.ended)
     );
     figures(&mut page, &now);
@@ -61,7 +67,7 @@ pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
     for (name, value) in &facts.facts {
         let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
     }
-    page.push_str("</table></body></html>\n");
+    page.push_str("</table></main></body></html>\n");
     page
 }
 
@@ -98,35 +104,49 @@ fn throughput(page: &mut String, points: &[Point]) {
     let rates = rates(points);
     let most = rates.iter().map(|rate| rate.1).fold(0.0, f64::max);
     let end = rates.last().map_or(0.0, |rate| rate.0);
-    if rates.len() < 2 || most <= 0.0 || end <= 0.0 {
+    let start = points.first().map_or(0.0, |point| point.seconds);
+    if rates.len() < 2 || most <= 0.0 || end <= start {
         page.push_str("<p>The run was too short for a curve.</p>");
         return;
     }
-    let _ = write!(page, "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\">", HEIGHT + 30.0);
-    for part in [0.0, 0.5, 1.0] {
-        let y = HEIGHT - part * (HEIGHT - 20.0);
-        let _ = write!(
-            page,
-            "<line x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text x=\"0\" y=\"{:.1}\">\
-             {:.0} records/s</text>",
-            y + 4.0,
-            most * part
-        );
+    let least = rates.iter().map(|rate| rate.1).fold(f64::INFINITY, f64::min);
+    let span = duration((end - start) / count(rates.len()));
+    let end_text = duration(end);
+    let _ = write!(
+        page,
+        "<figure><figcaption>Records that were run per second. Each point is the mean of {span}.</figcaption>\
+         <div class=\"plot\"><div class=\"axis y\"><span>{}</span><span>{}</span><span>0</span></div>\
+         <svg viewBox=\"0 0 1000 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Records per \
+         second over {end_text}: at least {}, at most {}\">",
+        rate_text(most),
+        rate_text(most / 2.0),
+        rate_text(least),
+        rate_text(most)
+    );
+    for y in [0, 50, 100] {
+        let _ = write!(page, "<line x1=\"0\" x2=\"1000\" y1=\"{y}\" y2=\"{y}\"/>");
     }
     page.push_str("<path d=\"");
     for (index, (seconds, rate)) in rates.iter().enumerate() {
         let letter = if index == 0 { 'M' } else { 'L' };
-        let (x, y) =
-            (LEFT + seconds / end * (WIDTH - LEFT), HEIGHT - rate / most * (HEIGHT - 20.0));
+        let (x, y) = (seconds / end * 1000.0, 100.0 - rate / most * 100.0);
         let _ = write!(page, "{letter}{x:.1} {y:.1}");
     }
     let _ = write!(
         page,
-        "\"/><text x=\"{LEFT}\" y=\"{0:.1}\">0 s</text><text x=\"{WIDTH}\" y=\"{0:.1}\" \
-         text-anchor=\"end\">{1}</text></svg>",
-        HEIGHT + 18.0,
-        duration(end)
+        "\"/></svg><div class=\"axis x\"><span>0 s</span><span>{end_text}</span></div></div></figure>"
     );
+}
+
+/// A number of records per second for people.
+fn rate_text(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+}
+
+// Precise up to 2^53.
+#[allow(clippy::cast_precision_loss)]
+fn count(number: usize) -> f64 {
+    number as f64
 }
 
 /// Spans of time for which a rate is shown: in shorter ones a batch ends, or does not.
@@ -156,8 +176,10 @@ fn rates(points: &[Point]) -> Vec<(f64, f64)> {
 fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Snapshot) {
     use std::sync::atomic::Ordering::Relaxed;
     page.push_str(
-        "<h2>Where the time went</h2><p>Seconds of all threads together. Entry threads read, write and publish, \
-         run batches or wait for those that others run.</p><table>",
+        "<h2>Where the time went</h2><p>Seconds of all threads together, and their share of the sum. Entry threads \
+         read, write and publish, run batches or wait for those that others run.</p><table><thead><tr>\
+         <th scope=\"col\">work</th><th class=\"n\" scope=\"col\">time</th><th class=\"n\" scope=\"col\">share</th>\
+         <th scope=\"col\">compared with the longest</th></tr></thead><tbody>",
     );
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
     let model = seconds(facts.busy);
@@ -169,15 +191,17 @@ fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Sna
         ("publish", seconds(progress.publishing.load(Relaxed))),
     ];
     let most = rows.iter().map(|row| row.1).fold(1e-9, f64::max);
+    let sum = rows.iter().map(|row| row.1).sum::<f64>().max(1e-9);
     for (what, seconds) in rows {
         let _ = write!(
             page,
-            "<tr><td>{what}</td><td class=\"n\">{seconds:.1} s</td><td style=\"width:50%\"><div \
-             class=\"bar\"><i style=\"width:{:.1}%\"></i></div></td></tr>",
+            "<tr><td>{what}</td><td class=\"n\">{seconds:.1} s</td><td class=\"n\">{:.0} %</td>\
+             <td class=\"bars\"><div class=\"bar\"><i style=\"width:{:.1}%\"></i></div></td></tr>",
+            seconds / sum * 100.0,
             seconds / most * 100.0
         );
     }
-    page.push_str("</table>");
+    page.push_str("</tbody></table>");
     let all = now.seconds * facts.threads.max(1) as f64;
     if all > 0.0 {
         let _ = write!(
@@ -191,20 +215,23 @@ fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Sna
 
 fn slow(page: &mut String, slowest: &[SlowObject]) {
     page.push_str(
-        "<h2>Slowest objects</h2><table><tr><th>object</th><th class=\"n\">time</th><th class=\"n\">\
-         records</th><th class=\"n\">output</th></tr>",
+        "<h2>Slowest objects</h2><p>The time is that of the work on the object: reading, running, writing and \
+         publishing, without waiting. Work on several objects at once counts for each with its share.</p>\
+         <table><thead><tr><th scope=\"col\">object</th><th class=\"n\" scope=\"col\">time</th>\
+         <th class=\"n\" scope=\"col\">records</th><th class=\"n\" scope=\"col\">output</th></tr></thead><tbody>",
     );
     for object in slowest {
         let _ = write!(
             page,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            "<tr><td>{}</td><td class=\"n\" data-label=\"time\">{}</td><td class=\"n\" data-label=\"records\">{}</td>\
+             <td class=\"n\" data-label=\"output\">{}</td></tr>",
             escaped(&object.object),
             duration(object.seconds),
             object.records,
             bytes(object.bytes)
         );
     }
-    page.push_str("</table>");
+    page.push_str("</tbody></table>");
 }
 
 fn skipped(page: &mut String, skipped: &[FailureNote], now: &Snapshot) {
@@ -330,6 +357,23 @@ mod tests {
         let found = [(1, "object"), (0, "object"), (1, "entry"), (2, "entry"), (3, "batch")];
         let found = found.map(|(count, one)| counted(count, one));
         assert_eq!(found, ["1 object", "0 objects", "1 entry", "2 entries", "3 batches"]);
+    }
+
+    #[test]
+    fn charts_say_what_they_count() {
+        let progress = Progress::new(2, 100);
+        for _ in 0..3 {
+            progress.ran.fetch_add(10, std::sync::atomic::Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            progress.keep_point();
+        }
+        let page = html("job", &progress, &ReportFacts::default());
+        assert!(
+            page.contains("<figcaption>Records that were run per second. Each point"),
+            "{page}"
+        );
+        assert!(page.contains("role=\"img\" aria-label=\"Records per second over"), "{page}");
+        assert!(page.contains("Seconds of all threads together, and their share"), "{page}");
     }
 
     #[test]

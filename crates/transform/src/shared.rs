@@ -1,7 +1,8 @@
 //! What all entry threads share.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::batch::{Batch, BatchText, RecordRunner};
 use crate::job::{Job, retried};
@@ -40,6 +41,15 @@ pub(crate) struct Shared {
 pub(crate) struct UnderWay {
     pub(crate) batch: Arc<Batch>,
     pub(crate) output: Pending<Result<BatchText>>,
+    /// Nanoseconds that its run took; known when the output is there.
+    ran: Arc<AtomicU64>,
+}
+
+impl UnderWay {
+    /// How long its run took, without the time in the queue. Zero before the output is there.
+    pub(crate) fn ran(&self) -> Duration {
+        Duration::from_nanos(self.ran.load(Relaxed))
+    }
 }
 
 impl Shared {
@@ -67,12 +77,16 @@ impl Shared {
     pub(crate) fn submit(&self, batch: Batch) -> UnderWay {
         let (batch, runner) = (Arc::new(batch), Arc::clone(&self.runner));
         let (shared, progress) = (Arc::clone(&batch), Arc::clone(&self.progress));
+        let ran = Arc::new(AtomicU64::new(0));
+        let time = Arc::clone(&ran);
         let run = move || {
+            let start = Instant::now();
             let output = runner.run(&shared);
+            Progress::spent(&time, start);
             progress.ran.fetch_add(u64::try_from(shared.len()).unwrap_or(0), Relaxed);
             output
         };
-        UnderWay { batch, output: self.pool.submit(run) }
+        UnderWay { batch, output: self.pool.submit(run), ran }
     }
 
     pub(crate) fn retried<T>(
