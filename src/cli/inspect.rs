@@ -313,6 +313,7 @@ fn signature(name: &str, definition: &Value) -> Signature {
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        categories: Vec::new(),
         ignores_unknown: false,
         ran_with: Vec::new(),
         is_bounded: true,

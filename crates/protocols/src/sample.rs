@@ -186,6 +186,7 @@ mod tests {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            categories: Vec::new(),
             ignores_unknown: false,
             ran_with: Vec::new(),
             is_bounded: true,

@@ -11,6 +11,9 @@ const MAX_SHOWN: usize = 20;
 /// How many characters of a category an error has.
 const MAX_SHOWN_CHARS: usize = 40;
 
+/// How many categories are offered to clients.
+const MAX_OFFERED: usize = 200;
+
 /// The categories of a column.
 pub(super) struct Categories {
     /// The numbers, or the numbers of the texts, in ascending order, with the place of each in the
@@ -26,6 +29,8 @@ pub(super) struct Categories {
     are_texts: bool,
     /// What errors say that the categories are.
     shown: String,
+    /// The first of them, as clients send them.
+    offered: Vec<String>,
 }
 
 impl Categories {
@@ -46,6 +51,11 @@ impl Categories {
     /// The place of NaN, if it is a category.
     pub(super) fn nan(&self) -> Option<usize> {
         self.missing.filter(|_| self.is_missing_nan)
+    }
+
+    /// The first of them, as clients send them.
+    pub(super) fn offered(&self) -> Vec<String> {
+        self.offered.clone()
     }
 
     /// How a column with these categories is used.
@@ -91,7 +101,13 @@ impl Categories {
             || estimator.unsupported("a column of categories that are neither numbers nor texts");
         let array = column.array().ok_or_else(wrong)?;
         estimator.charge(array.len())?;
-        let mut reader = CategoryReader { estimator, numbers: 0, texts: 0, shown: Vec::new() };
+        let mut reader = CategoryReader {
+            estimator,
+            numbers: 0,
+            texts: 0,
+            shown: Vec::new(),
+            offered: Vec::new(),
+        };
         let values: Vec<CategoryValue> = match array.kind() {
             dtype_kind::OBJECT => {
                 let items = column.items().ok_or_else(wrong)?;
@@ -127,6 +143,8 @@ struct CategoryReader<'e, 'a> {
     texts: usize,
     /// The first of them, for errors.
     shown: Vec<String>,
+    /// The first of them, for clients.
+    offered: Vec<String>,
 }
 
 impl CategoryReader<'_, '_> {
@@ -136,18 +154,26 @@ impl CategoryReader<'_, '_> {
         }
     }
 
+    fn offer(&mut self, category: impl std::fmt::Display) {
+        if self.offered.len() < MAX_OFFERED {
+            self.offered.push(category.to_string());
+        }
+    }
+
     fn number(&mut self, number: f64) -> CategoryValue {
         if number.is_nan() {
             return CategoryValue::Nan;
         }
         self.numbers += 1;
         self.show(number);
+        self.offer(number);
         CategoryValue::Known(number)
     }
 
     fn text(&mut self, text: &str) -> Result<CategoryValue> {
         self.texts += 1;
         self.show(format_args!("{:?}", text.chars().take(MAX_SHOWN_CHARS).collect::<String>()));
+        self.offer(text);
         self.estimator.text_number(text).map(CategoryValue::Known)
     }
 
@@ -189,6 +215,7 @@ impl CategoryReader<'_, '_> {
             len,
             are_texts: self.texts > 0,
             shown,
+            offered: self.offered,
         }
     }
 }

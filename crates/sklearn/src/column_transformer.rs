@@ -4,7 +4,9 @@ use super::accepted::{AcceptedValues, ValueCheck};
 use super::columns::ColumnUse;
 use super::compile;
 use super::estimator::Estimator;
-use super::model::{FeatureMatrix, FeatureRows, StepFacts, Transformer, apply_steps, uses_before};
+use super::model::{
+    FeatureMatrix, FeatureRows, StepFacts, Transformer, apply_steps, categories_before, uses_before,
+};
 use super::passthrough::Passthrough;
 use super::sparse::SparseMatrix;
 use tensorserve_pickle::{PickleNode, PickleValue};
@@ -109,6 +111,28 @@ impl Transformer for ColumnTransformer {
             }
         }
         uses
+    }
+
+    fn categories(&self, outputs: &[Vec<String>]) -> Vec<Vec<String>> {
+        let mut all = vec![Vec::new(); self.input];
+        let mut start = 0;
+        for group in &self.groups {
+            let own = outputs.get(start..start + group.output).unwrap_or_default();
+            start += group.output;
+            for (index, own) in categories_before(&group.steps, own).into_iter().enumerate() {
+                let column = match &group.columns {
+                    Some(columns) => columns.get(index).copied(),
+                    None => Some(index),
+                };
+                let Some(known) = column.and_then(|column| all.get_mut(column)) else {
+                    continue;
+                };
+                if known.is_empty() {
+                    *known = own;
+                }
+            }
+        }
+        all
     }
 
     fn makes_sparse(&self, from_sparse: bool) -> bool {

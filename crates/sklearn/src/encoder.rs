@@ -60,6 +60,10 @@ impl Transformer for OneHotEncoder {
         self.columns.iter().map(|column| column.categories.column_use()).collect()
     }
 
+    fn categories(&self, _: &[Vec<String>]) -> Vec<Vec<String>> {
+        self.columns.iter().map(|column| column.categories.offered()).collect()
+    }
+
     fn makes_sparse(&self, _: bool) -> bool {
         self.is_sparse
     }
@@ -234,6 +238,10 @@ impl Transformer for OrdinalEncoder {
 
     fn uses(&self, _: &[ColumnUse]) -> Vec<ColumnUse> {
         self.columns.iter().map(|column| column.categories.column_use()).collect()
+    }
+
+    fn categories(&self, _: &[Vec<String>]) -> Vec<Vec<String>> {
+        self.columns.iter().map(|column| column.categories.offered()).collect()
     }
 
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {

@@ -58,6 +58,16 @@ impl Transformer for Imputer {
         uses
     }
 
+    fn categories(&self, outputs: &[Vec<String>]) -> Vec<Vec<String>> {
+        let mut all = vec![Vec::new(); if outputs.is_empty() { 0 } else { self.features }];
+        for (column, output) in self.kept.iter().zip(outputs) {
+            if let Some(own) = all.get_mut(*column) {
+                own.clone_from(output);
+            }
+        }
+        all
+    }
+
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         for (row, to) in rows.iter().zip(to.chunks_exact_mut(self.output().max(1))) {
             let (kept, indicators) = to.split_at_mut(self.kept.len());

@@ -51,6 +51,11 @@ pub(super) trait Transformer: Send + Sync {
     fn uses(&self, _outputs: &[ColumnUse]) -> Vec<ColumnUse> {
         vec![ColumnUse::Number; self.facts().features]
     }
+    /// The categories of each column that it takes, if `outputs` are those of the columns that it makes. A column
+    /// for which any value is taken has none, and columns at the end may be missing.
+    fn categories(&self, _outputs: &[Vec<String>]) -> Vec<Vec<String>> {
+        Vec::new()
+    }
     /// Whether it makes sparse rows, given whether it takes such rows.
     fn makes_sparse(&self, _from_sparse: bool) -> bool {
         false
@@ -471,6 +476,11 @@ impl SklearnModel {
         uses_before(&self.steps, self.predictor.uses())
     }
 
+    /// The categories that the model knows for each of its columns, as [`Transformer::categories`].
+    pub(super) fn categories(&self) -> Vec<Vec<String>> {
+        categories_before(&self.steps, &[])
+    }
+
     /// As [`SklearnModel::predict`] for a member of an ensemble, all rows at once. What the first step
     /// accepts is checked by the ensemble.
     pub(super) fn run_member(&self, rows: FeatureRows) -> Result<Predictions> {
@@ -504,6 +514,15 @@ pub(super) fn uses_before(
     outputs: Vec<ColumnUse>,
 ) -> Vec<ColumnUse> {
     steps.iter().rev().fold(outputs, |outputs, step| step.uses(&outputs))
+}
+
+/// The categories that `steps` know for each of their columns, if `outputs` are those of the columns that they
+/// make.
+pub(super) fn categories_before(
+    steps: &[Box<dyn Transformer>],
+    outputs: &[Vec<String>],
+) -> Vec<Vec<String>> {
+    steps.iter().rev().fold(outputs.to_vec(), |outputs, step| step.categories(&outputs))
 }
 
 /// The features that transformers make.

@@ -22,6 +22,10 @@ impl Transformer for Passthrough {
         outputs.to_vec()
     }
 
+    fn categories(&self, outputs: &[Vec<String>]) -> Vec<Vec<String>> {
+        outputs.to_vec()
+    }
+
     fn makes_sparse(&self, from_sparse: bool) -> bool {
         from_sparse
     }

@@ -104,8 +104,9 @@ impl ServedEstimator {
                     signature.by_columns = Some(COLUMNS.to_owned());
                 }
                 SignatureInputs::Matrix => {}
-                SignatureInputs::Columns(_) => {
+                SignatureInputs::Columns(columns) => {
                     signature.unused_columns.clone_from(&self.unused);
+                    signature.categories = self.categories(columns);
                     if self.inputs.len() > 1 {
                         COLUMNS.clone_into(&mut signature.name);
                     }
@@ -114,6 +115,16 @@ impl ServedEstimator {
             signatures.push(signature);
         }
         signatures
+    }
+
+    /// The values that encoders know, by the name of the column.
+    fn categories(&self, columns: &[ColumnInput]) -> Vec<(String, Vec<String>)> {
+        let all = self.model.categories();
+        let known = columns.iter().filter_map(|column| {
+            let values = all.get(column.feature).filter(|values| !values.is_empty())?;
+            Some((column.name.clone(), values.clone()))
+        });
+        known.collect()
     }
 
     /// Runs on a matrix of numbers.

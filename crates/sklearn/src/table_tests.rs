@@ -44,6 +44,17 @@ fn by_columns(model: &ServedEstimator) -> (usize, Signature) {
     (0, model.signatures().swap_remove(0))
 }
 
+#[test]
+fn the_categories_of_encoders_are_those_of_the_columns() {
+    let path = project("tests/data/platforms/sklearn/passengers_logistic.pkl");
+    let (model, _) = read_model(fs::read(path).expect("a file"), 1 << 26).expect("a model");
+    let (_, signature) = by_columns(&model);
+    // An imputer stands before the encoder.
+    assert_eq!(signature.categories_of("Sex"), ["female", "male"]);
+    assert_eq!(signature.categories_of("Embarked"), ["C", "Q", "S"]);
+    assert!(signature.categories_of("Age").is_empty() && signature.categories_of("x").is_empty());
+}
+
 /// The inputs of `signature` for the rows `rows`.
 fn tensors(signature: &Signature, case: &TableCase, rows: &[usize]) -> Vec<Tensor> {
     let shape = Shape::vector(rows.len());

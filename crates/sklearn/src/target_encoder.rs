@@ -28,6 +28,10 @@ impl Transformer for TargetEncoder {
         self.columns.iter().map(Categories::column_use).collect()
     }
 
+    fn categories(&self, _: &[Vec<String>]) -> Vec<Vec<String>> {
+        self.columns.iter().map(Categories::offered).collect()
+    }
+
     fn apply(&self, rows: FeatureRows, to: &mut [f64]) -> Result<()> {
         let width = self.unknown.len();
         for (row, to) in rows.iter().zip(to.chunks_exact_mut(self.output().max(1))) {

@@ -260,6 +260,8 @@ pub struct Signature {
     /// Columns of the training data that the model does not use: requests may have them, and they are not
     /// read.
     pub unused_columns: Vec<String>,
+    /// The values that an encoder of the model knows, by the alias of the input. It may refuse others.
+    pub categories: Vec<(String, Vec<String>)>,
     /// Whether inputs that it does not declare are ignored where the reference servers ignore them, as they
     /// do for graphs of TensorFlow. Otherwise they are refused everywhere: a column with a mistake in its name
     /// must not count as one that is missing.
@@ -293,6 +295,7 @@ impl Signature {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            categories: Vec::new(),
             ignores_unknown: false,
             ran_with: Vec::new(),
             rows: RowDependence::NoGraph,
@@ -317,6 +320,13 @@ impl Signature {
     #[must_use]
     pub fn is_unused(&self, alias: &[u8]) -> bool {
         self.unused_columns.iter().any(|column| column.as_bytes() == alias)
+    }
+
+    /// The values that an encoder of the model knows for an input; none if any value is taken.
+    #[must_use]
+    pub fn categories_of(&self, alias: &str) -> &[String] {
+        let found = self.categories.iter().find(|(name, _)| name == alias);
+        found.map_or(&[], |(_, values)| values)
     }
 
     /// The value of an input that a request of `rows` rows does not have: its default, or missing values

@@ -257,6 +257,7 @@ fn declared_signature(name: &str, definition: &SignatureDef) -> Signature {
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        categories: Vec::new(),
         ignores_unknown: true,
         ran_with: Vec::new(),
         is_bounded: true,

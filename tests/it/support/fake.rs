@@ -344,6 +344,7 @@ fn signature(model: &Model, name: &str, method: &str, specs: [TensorSpec; 2]) ->
         exact_shapes: false,
         by_columns: None,
         unused_columns: Vec::new(),
+        categories: Vec::new(),
         ignores_unknown: false,
         ran_with: Vec::new(),
         is_bounded: model.hangs_on.is_none(),

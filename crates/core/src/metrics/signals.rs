@@ -208,6 +208,12 @@ pub struct LoadReport {
 }
 
 impl Metrics {
+    /// The share of each resource that was in use when it was last read: `tensorserve_utilization_ratio`.
+    #[must_use]
+    pub fn utilization(&self) -> Vec<(&'static str, f64)> {
+        lock(&self.0.signals.0).utilization.to_vec()
+    }
+
     /// The load when it was last read.
     pub(crate) fn load_report(&self) -> LoadReport {
         let rates = self.rates();

@@ -11,6 +11,8 @@ use tensorserve_auth::Permission;
 use tensorserve_core::batch::Joining;
 use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
+use tensorserve_mlflow::MlflowModel;
+use tensorserve_mlflow::schema::InputSchema;
 use tensorserve_protocol::RouteGroup;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, JsonKind, Signature, TensorSpec};
@@ -46,6 +48,9 @@ struct VersionDetail {
     path: Option<String>,
     warm_up: Option<WarmUpView>,
     batching: Option<BatchingView>,
+    /// For a model of MLflow: the names of the columns that it declares, none if it declares no columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mlflow_columns: Option<Vec<String>>,
     signatures: Vec<SignatureView>,
 }
 
@@ -132,6 +137,9 @@ struct TensorView {
     /// Whether a value may be missing; only for inputs where it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     may_be_missing: Option<bool>,
+    /// The values that an encoder of the model knows; only for inputs with such values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    categories: Vec<String>,
     /// The numbers that the integers of a quantised tensor stand for: `0.5 * (value - 3)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     quantization: Option<String>,
@@ -170,6 +178,7 @@ impl VersionDetail {
                 path: None,
                 warm_up: None,
                 batching: None,
+                mlflow_columns: None,
                 signatures,
             };
         };
@@ -179,9 +188,16 @@ impl VersionDetail {
             path: is_admin.then(|| handle.folder().to_string_lossy().into_owned()),
             warm_up: Some(WarmUpView::new(handle)),
             batching: Some(BatchingView::new(handle.batching())),
+            mlflow_columns: handle.packaging::<MlflowModel>().map(|model| columns(&model)),
             signatures: (0..).zip(handle.signatures()).map(view).collect(),
         }
     }
+}
+
+/// The names of the columns that a model of MLflow declares.
+fn columns(model: &MlflowModel) -> Vec<String> {
+    let columns = model.signature.inputs.as_ref().and_then(InputSchema::columns);
+    columns.unwrap_or_default().iter().filter_map(|column| column.name.clone()).collect()
 }
 
 impl EventView {
@@ -245,6 +261,7 @@ impl SignatureView {
     fn new(signature: &Signature, joining: Option<Joining>) -> Self {
         let mut inputs: Vec<TensorView> = signature.inputs.iter().map(TensorView::new).collect();
         for (view, spec) in inputs.iter_mut().zip(&signature.inputs) {
+            view.categories = signature.categories_of(&spec.alias).to_vec();
             view.kind = Some(match spec.dtype().map(DType::json_kind) {
                 Some(JsonKind::String) if signature.takes_images => "image",
                 Some(JsonKind::String) => "string",
@@ -272,6 +289,7 @@ impl TensorView {
             shape: spec.shape.sizes(),
             kind: None,
             may_be_missing: spec.takes_missing.then_some(true),
+            categories: Vec::new(),
             quantization: spec.quantization.map(|it| it.to_string()),
         }
     }

@@ -140,6 +140,9 @@ struct ServerView {
     errors_per_second: f64,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
+    /// The share of each resource that is in use: `batch_threads`, `cpu`, `queue` and `request_memory`. The server
+    /// has no capacity left when one of them is at 1.
+    utilization: BTreeMap<&'static str, f64>,
 }
 
 /// A library of custom operations.
@@ -352,6 +355,14 @@ impl ConsoleState {
             errors_per_second: round(rates.errors_per_second),
             p50_ms: rates.p50_ms.map(round),
             p99_ms: rates.p99_ms.map(round),
+            utilization: engine
+                .metrics()
+                .utilization()
+                .into_iter()
+                // Nothing has been read yet while they have no names.
+                .filter(|(resource, _)| !resource.is_empty())
+                .map(|(resource, share)| (resource, round(share)))
+                .collect(),
         }
     }
 }

@@ -295,6 +295,7 @@ mod tests {
             exact_shapes: false,
             by_columns: None,
             unused_columns: Vec::new(),
+            categories: Vec::new(),
             ignores_unknown: true,
             ran_with: Vec::new(),
             is_bounded: true,
