@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import unittest
 
 from playwright.sync_api import expect
@@ -81,6 +82,46 @@ class TryIt(PageTest):
                 self.assertEqual(text.strip(), self.sent_again().strip())
                 self.assertAlmostEqual(json.loads(text)[answer][0], 4.5)
         expect(self.page.locator(".waterfall")).to_contain_text("run")
+
+    def test_the_open_inference_protocol(self):
+        self.model("recommender")
+        self.rows(2)
+        self.wire("Open Inference")
+        self.assertIn("POST /v2/models/recommender/infer HTTP/1.1", self.shown_request())
+        outputs = json.loads(self.send())["outputs"]
+        self.wire("TensorFlow Serving")
+        wanted = json.loads(self.send())["outputs"]
+        for output in outputs:
+            flat = wanted[output["name"]] if isinstance(wanted, dict) else wanted
+            while isinstance(flat[0], list):
+                flat = [value for row in flat for value in row]
+            self.assertEqual(output["data"], flat)
+
+    def test_a_command_for_the_shell_gets_the_same_response(self):
+        self.model("half_plus_two")
+        self.page.get_by_label("x, row 1").fill("5")
+        expect(self.page.get_by_role("button", name="Copy as curl")).to_be_visible()
+        for wire in ("TensorFlow Serving", "Simple", "SageMaker", "Open Inference"):
+            with self.subTest(wire):
+                self.wire(wire)
+                answer = json.loads(self.send())
+                command = self.page.locator("#try-request").get_attribute("data-curl")
+                done = subprocess.run(
+                    ["sh", "-c", f"{command} --silent"], capture_output=True, check=True
+                )
+                found = json.loads(done.stdout)
+                # Every request has an identifier of its own.
+                self.assertEqual({**found, "id": 0}, {**answer, "id": 0})
+
+    def test_an_address_keeps_the_model_and_the_protocol(self):
+        self.model("recommender")
+        self.wire("Open Inference")
+        self.assertIn("#try/recommender?signature=serving_default&api=v2", self.page.url)
+        self.page.reload()
+        expect(self.page.locator("#try-model")).to_have_value("recommender")
+        expect(self.page.get_by_role("radio", name="Open Inference")).to_be_checked()
+        self.page.locator("#tab-clients").click()
+        expect(self.page.locator("#clients-model")).to_have_value("recommender")
 
     def test_models_of_other_platforms(self):
         for name, file in (

@@ -5,7 +5,7 @@ import { confirm, toast } from "./dialogs.js";
 import { button, byId, el, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { ago, clock, number } from "./format.js";
-import { available } from "./models.js";
+import { available } from "./states.js";
 
 /** Milliseconds between updates of the audit log while it is shown. */
 const INTERVAL = 4000;

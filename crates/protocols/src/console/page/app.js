@@ -1,12 +1,15 @@
 // The page: panels, login, connection state, light and dark mode.
 
+import * as address from "./address.js";
 import * as admin from "./admin.js";
 import { session, send, url } from "./api.js";
 import * as clients from "./clients.js";
 import { toast } from "./dialogs.js";
 import { arrowKeys, button, byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
+import { clock } from "./format.js";
 import * as models from "./models.js";
+import * as order from "./order.js";
 import * as overview from "./overview.js";
 import * as traffic from "./traffic.js";
 import * as tryit from "./tryit.js";
@@ -24,26 +27,36 @@ const PANELS = TABS.map(([name]) => name);
 
 let panel = null;
 
-/** The panel and model of the address: `#try/digits`. */
+/** The panels that show one model, which stays the same from one to the next. */
+const OF_A_MODEL = new Set(["charts", "try", "clients"]);
+/** What was shown in each panel when it was left. */
+const left = new Map();
+
+/** The panel, model and options of the address: `#try/digits?signature=serving_default`. */
 function place() {
-	const [name, ...rest] = location.hash.slice(1).split("/");
-	let model = null;
-	try {
-		model = rest.length ? decodeURIComponent(rest.join("/")) : null;
-	} catch {
-		// Not an address of this page.
-	}
-	return { name: PANELS.includes(name) ? name : "overview", model };
+	const { panel: name, model, options } = address.read();
+	return { name: PANELS.includes(name) ? name : "overview", model, options };
 }
 
-function go(name, model) {
-	location.hash = model === undefined ? name : `${name}/${encodeURIComponent(model)}`;
+function go(name, model, options) {
+	location.hash = address.format(name, model, options);
+}
+
+/** Opens a panel with the model of this one, or else as it was left. */
+function open(name) {
+	const now = place();
+	if (name === now.name) return;
+	left.set(now.name, now);
+	const before = left.get(name) ?? {};
+	const isNew = OF_A_MODEL.has(name) && now.model !== null && now.model !== before.model;
+	if (isNew) go(name, now.model, { signature: now.options.signature });
+	else go(name, before.model, { ...before.options, signature: now.options.signature ?? before.options?.signature });
 }
 
 /** Shows the panel that the address names. */
 function show() {
 	if (!feed.status) return;
-	const { name: named, model } = place();
+	const { name: named, model, options } = place();
 	const name = named === "admin" && !admin.isAdmin() ? "overview" : named;
 	const isNew = panel !== name;
 	panel = name;
@@ -54,16 +67,18 @@ function show() {
 		body.hidden = one !== name;
 	}
 	if (isNew) scrollTo(0, 0);
-	traffic.show(name === "charts");
+	traffic.show(name === "charts", model);
 	admin.show(name === "admin");
-	if (name === "try") tryit.show(model);
-	if (name === "clients") clients.show(model);
+	if (name === "overview") order.open(options);
+	if (name === "overview") models.refresh();
+	if (name === "try") tryit.show(model, options);
+	if (name === "clients") clients.show(model, options);
 }
 
 function tabs() {
 	const tab = ([name, title, picture]) => {
 		const properties = { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}` };
-		return el("button", { ...properties, onclick: () => go(name) }, icon(picture), el("span", title));
+		return el("button", { ...properties, onclick: () => open(name) }, icon(picture), el("span", title));
 	};
 	replace(byId("tabs"), TABS.map(tab));
 	const shown = () => [...byId("tabs").children].filter(one => !one.hidden);
@@ -105,6 +120,7 @@ function connection() {
 	const words = { live: "Live", polling: "Polling", lost: "Disconnected", connecting: "Connecting" }[state];
 	dot.title = words;
 	setText(byId("connection-text"), words);
+	document.body.classList.toggle("is-stale", feed.isStale);
 	const banner = byId("banner");
 	const was = !banner.hidden;
 	banner.hidden = state !== "lost";
@@ -112,7 +128,7 @@ function connection() {
 		setText(
 			byId("banner-text"),
 			feed.status
-				? `Connection to the server lost. Retrying… ${why}`
+				? `Connection to the server lost since ${clock(feed.seenAt)}. What is shown is from then. Retrying… ${why}`
 				: `The server does not respond yet. Retrying… ${why}`,
 		);
 	if (was && state !== "lost" && feed.status) toast("Reconnected to the server.");

@@ -3,7 +3,7 @@
 import { json, segment, text } from "./api.js";
 import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available, signaturesOf } from "./models.js";
+import { available, signaturesOf } from "./states.js";
 
 const state = { languages: null, language: null, variant: null, model: null, detail: null, turn: 0 };
 

@@ -43,6 +43,11 @@ export function button(text, properties = {}) {
 	return el("button", { type: "button", class: "button", ...others }, parts);
 }
 
+/** A name with places where a line may end: behind `_`, `-`, `.`, `/` and `:`, and not inside a word. */
+export function breakable(name) {
+	return name.split(/(?<=[_\-./:])(?=.)/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+}
+
 /** The element of this id. */
 export function byId(id) {
 	return document.getElementById(id);
@@ -141,7 +146,7 @@ export async function copy(text) {
 
 /** A button that copies the result of `text()`. */
 export function copyButton(text, label = "Copy") {
-	const words = el("span", { role: "status" }, label);
+	const words = el("span", { "aria-live": "polite" }, label);
 	const self = el("button", { type: "button", class: "button quiet small" }, icon("copy"), words);
 	self.addEventListener("click", async () => {
 		words.textContent = (await copy(text())) ? "Copied" : "Press Ctrl+C";

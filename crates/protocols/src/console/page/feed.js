@@ -26,6 +26,10 @@ class Feed extends EventTarget {
 	state = "connecting";
 	/** The error, if it is lost or locked. */
 	why = "";
+	/** Whether the status is that of a server that has stopped responding. */
+	isStale = false;
+	/** When the newest status came, in milliseconds since 1970. */
+	seenAt = null;
 	#run = null;
 
 	/** Starts again, as after a login. */
@@ -55,7 +59,7 @@ class Feed extends EventTarget {
 		let wait = 500;
 		while (!signal.aborted) {
 			try {
-				this.#take(await json("/api/v1/status", { signal }));
+				this.#take(await ask("/api/v1/status", signal));
 				await this.#catchUp(signal);
 				wait = 500;
 				if (!(await this.#stream(signal))) await this.#poll(signal);
@@ -97,6 +101,8 @@ class Feed extends EventTarget {
 			}
 		} catch (error) {
 			if (signal.aborted) throw error;
+			if (silence.signal.aborted)
+				throw new Error(`The server has sent nothing for ${SILENCE / 1000} s.`, { cause: error });
 		} finally {
 			clearTimeout(alarm);
 		}
@@ -121,7 +127,7 @@ class Feed extends EventTarget {
 		for (let turn = 0; turn < POLLS; turn += 1) {
 			this.#be("polling");
 			await sleep(POLL, signal);
-			this.#take(await json("/api/v1/status", { signal }));
+			this.#take(await ask("/api/v1/status", signal));
 			await this.#catchUp(signal);
 		}
 	}
@@ -129,7 +135,7 @@ class Feed extends EventTarget {
 	async #catchUp(signal) {
 		const last = this.points.at(-1)?.at ?? 0;
 		if (this.state === "live" && this.status.server.now - last < GAP) return;
-		const history = await json(`/api/v1/history?step=${STEP}`, { signal });
+		const history = await ask(`/api/v1/history?step=${STEP}`, signal);
 		this.points = [];
 		this.#add(history.points);
 	}
@@ -137,6 +143,8 @@ class Feed extends EventTarget {
 	#take(status) {
 		const before = this.status;
 		this.status = status;
+		this.isStale = false;
+		this.seenAt = Date.now();
 		if (before && before.server.started_at !== status.server.started_at) {
 			this.dispatchEvent(new Event("restart"));
 		}
@@ -160,11 +168,17 @@ class Feed extends EventTarget {
 		if (this.state === state && this.why === why) return;
 		this.state = state;
 		this.why = why;
+		if (state === "lost" && this.status) this.isStale = true;
 		this.dispatchEvent(new Event("state"));
 	}
 }
 
 export const feed = new Feed();
+
+/** A response, which must come within the time that a silent stream has: a server may be there and not respond. */
+function ask(path, signal) {
+	return json(path, { signal: AbortSignal.any([signal, AbortSignal.timeout(SILENCE)]) });
+}
 
 /** Waits, until the signal at the latest. */
 function sleep(time, signal) {

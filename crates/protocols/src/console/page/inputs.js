@@ -62,6 +62,12 @@ function frame(spec, ...children) {
 	);
 }
 
+/** The first of the values that an encoder knows. */
+function listed(values) {
+	const more = values.length > 8 ? ` and ${values.length - 8} more` : "";
+	return `Values: ${values.slice(0, 8).join(", ")}${more}`;
+}
+
 /** Rows of cells. */
 class Cells {
 	constructor(spec, columns, example, changed) {
@@ -69,7 +75,11 @@ class Cells {
 		this.sizes = spec.shape;
 		this.hasRows = columns > 0 && spec.shape[0] < 0;
 		this.body = el("div.cells");
-		this.element = frame(spec, el("div.scroll", this.body));
+		this.known = spec.categories ?? [];
+		const values = this.known.map(value => el("option", { value }));
+		const list = this.known.length ? el("datalist", { id: `values-${spec.name}` }, values) : [];
+		const words = this.known.length ? el("p.type", listed(this.known)) : [];
+		this.element = frame(spec, words, el("div.scroll", this.body), list);
 		const rows = columns === 0 ? [[example]] : [].concat(example ?? []).map(row => [].concat(row));
 		this.set(rows.length ? rows : [[]]);
 	}
@@ -113,15 +123,19 @@ class Cells {
 			return choice;
 		}
 		const mode = spec.dtype === "string" ? "text" : "decimal";
+		// The value of the example is none that the encoder knows.
+		const isUnknown = this.known.length > 0 && !this.known.includes(String(value));
+		const shown = isUnknown && value === (spec.dtype === "string" ? "text" : 1) ? this.known[0] : value;
 		const control = el("input", {
 			type: "text",
 			inputmode: mode,
 			autocomplete: "off",
 			spellcheck: "false",
+			list: this.known.length ? `values-${spec.name}` : null,
 			placeholder: spec.may_be_missing ? "missing" : spec.dtype === "string" ? "text" : "",
 			...common,
 		});
-		control.value = value ?? fallback;
+		control.value = shown ?? fallback;
 		return control;
 	}
 

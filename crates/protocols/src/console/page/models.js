@@ -2,24 +2,17 @@
 
 import { json, segment } from "./api.js";
 import { sparkline } from "./charts.js";
-import { byId, el, icon, replace, setText } from "./dom.js";
+import { breakable, byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { ago, bytes, clock, count, isMuch, millis, NONE, number, percent, shape } from "./format.js";
+import { compare, matches, showCounts, start as startOrder } from "./order.js";
+import { available, chip, kindOf, signaturesOf, STATES } from "./states.js";
 
-/** The name of each state of the API, and the kind of its chip. */
-const STATES = {
-	FOUND: ["found", "busy"],
-	LOADING: ["loading", "busy"],
-	WARMING: ["warming", "busy"],
-	AVAILABLE: ["ready", "good"],
-	UNLOADING: ["draining", "busy"],
-	FAILED: ["failed", "bad"],
-	END: ["unloaded", "off"],
-};
 /** Number of values in a row's sparkline. */
 const RECENT = 40;
 /** Milliseconds between updates of an open row. */
 const INTERVAL = 3000;
+const CAN_HOVER = matchMedia("(hover: hover)");
 
 const rows = new Map();
 const rowOf = new WeakMap();
@@ -29,7 +22,7 @@ let turn = 0;
 /** Builds the panel; `makeActions(model)` returns the buttons of an open row. */
 export function start(makeActions) {
 	actions = makeActions;
-	byId("models-filter").addEventListener("input", filter);
+	startOrder(refresh);
 	listen(byId("models-rows"));
 	feed.addEventListener("status", update);
 	feed.addEventListener("restart", () => rows.forEach(row => row.isOpen && describe(row)));
@@ -38,10 +31,10 @@ export function start(makeActions) {
 	}, INTERVAL);
 }
 
-/** A chip for a state, with `text` before its name. */
-export function chip(state, text = "") {
-	const [name, kind] = STATES[state] ?? [String(state).toLowerCase(), "off"];
-	return el("span", { class: `chip ${kind}` }, text ? el("b", text) : null, name);
+/** Lists the models as the controls say, as after a link has set them. */
+export function refresh() {
+	arrange();
+	filter();
 }
 
 function update() {
@@ -64,16 +57,31 @@ function update() {
 		row.element.remove();
 		rows.delete(name);
 	}
+	// Rows do not move away under the pointer or the focus.
+	const isHeld = list.contains(document.activeElement) || (CAN_HOVER.matches && list.matches(":hover"));
+	if (!isHeld) arrange();
 	filter();
+}
+
+/** Puts the rows in their order; most are in their places. */
+function arrange() {
+	const list = byId("models-rows");
+	const focused = list.contains(document.activeElement) ? document.activeElement : null;
+	let next = list.firstElementChild;
+	for (const { element } of [...rows.values()].toSorted(compare)) {
+		if (element === next) next = next.nextElementSibling;
+		else list.insertBefore(element, next);
+	}
+	if (focused && focused !== document.activeElement) focused.focus({ preventScroll: true });
 }
 
 function makeRow(name) {
 	const element = byId("model-row").content.firstElementChild.cloneNode(true);
 	const [title, under] = element.querySelector(".name").children;
-	const [versions, rate, p50, p99, errors, rowsPerBatch, memory, used] = element.querySelectorAll(".cell:not(.name)");
+	const [versions, rate, p50, p99, errors, rowsPerBatch, files, used] = element.querySelectorAll(".cell:not(.name)");
 	const [line, figure] = rate.children;
-	title.firstElementChild.textContent = name;
-	const cells = { versions, p50, p99, errors, rowsPerBatch, memory, used };
+	title.firstElementChild.append(...breakable(name));
+	const cells = { versions, p50, p99, errors, rowsPerBatch, files, used };
 	const row = { name, element, title, under, cells, line, figure, rates: [], shown: "", search: "", isOpen: false };
 	rowOf.set(element, row);
 	return row;
@@ -93,8 +101,8 @@ function listen(list) {
 	});
 }
 
-/** The figures of all versions: sums of rates and memory, and maxima of the rest. */
-function totals(versions, now) {
+/** The figures of all versions: sums of rates and sizes, and maxima of the rest. */
+function totals(versions) {
 	const sum = name => versions.reduce((total, version) => total + (version[name] ?? 0), 0);
 	const known = name => versions.map(version => version[name]).filter(value => value !== null && value !== undefined);
 	const most = name => (known(name).length ? Math.max(...known(name)) : null);
@@ -106,15 +114,17 @@ function totals(versions, now) {
 		p99: most("p99_ms"),
 		errors: rate > 0 ? (100 * errors) / rate : most("error_percent"),
 		rowsPerBatch: most("rows_per_batch"),
-		memory: known("memory_bytes").length ? sum("memory_bytes") : null,
-		used: ago(most("last_used"), now),
+		files: known("memory_bytes").length ? sum("memory_bytes") : null,
+		used: most("last_used"),
 	};
 }
 
 function fill(row, model) {
 	const now = feed.status.server.now;
 	row.model = model;
-	const all = totals([...model.versions, model.unserved ?? {}], now);
+	const all = totals([...model.versions, model.unserved ?? {}]);
+	row.totals = all;
+	row.kind = kindOf(model);
 	const { cells } = row;
 	setText(row.figure, `${number(all.rate)}/s`);
 	setText(cells.p50, millis(all.p50));
@@ -122,8 +132,8 @@ function fill(row, model) {
 	setText(cells.errors, percent(all.errors));
 	cells.errors.classList.toggle("bad-text", isMuch(all.errors));
 	setText(cells.rowsPerBatch, number(all.rowsPerBatch));
-	setText(cells.memory, bytes(all.memory));
-	setText(cells.used, all.used);
+	setText(cells.files, bytes(all.files));
+	setText(cells.used, ago(all.used, now));
 	drawRate(row, all.rate);
 	const content = JSON.stringify([
 		model.labels,
@@ -158,19 +168,19 @@ function versionChips(model) {
 			const names = labels
 				.filter(([, labelled]) => labelled === version.version)
 				.map(([name]) => el("span.label", name));
-			const error = version.error ? el("span.version-error", version.error) : null;
+			const error = version.error ? el("span.version-error", { title: version.error }, version.error) : null;
 			return [el("span.version", chip(version.state, `v${version.version}`), names, error)];
 		});
 }
 
 function filter() {
-	const words = byId("models-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
 	let shown = 0;
 	for (const row of rows.values()) {
-		const is = words.every(word => row.search.includes(word));
+		const is = matches(row);
 		if (row.element.hidden === is) row.element.hidden = !is;
 		shown += is;
 	}
+	showCounts([...rows.values()]);
 	const all = rows.size;
 	setText(byId("models-count"), shown === all ? count(all, "model") : `${shown} of ${count(all, "model")}`);
 	byId("models-none").hidden = shown > 0;
@@ -217,17 +227,6 @@ async function describe(row) {
 	}
 }
 
-/** The versions that are ready, the latest first. */
-export function available(versions) {
-	return versions.filter(({ state }) => state === "AVAILABLE").toSorted((a, b) => b.version - a.version);
-}
-
-/** The signatures for clients, the default one first. */
-export function signaturesOf(version) {
-	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
-	return all.toSorted((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
-}
-
 /** What a version with an error does, by its state; others wait. */
 const TROUBLES = { FAILED: "failed", AVAILABLE: "refuses requests" };
 
@@ -258,7 +257,7 @@ function versionDetail(version) {
 	const facts = [
 		["Loaded in", millis(version.load_ms)],
 		["Since", version.since ? clock(version.since) : NONE],
-		["Memory", bytes(version.memory_bytes)],
+		["Files", bytes(version.memory_bytes)],
 		["Warm-up", warmUp(version.warm_up)],
 		["Batching", batching(version.batching)],
 		["Outside the model", externalOps(version.external_ops)],

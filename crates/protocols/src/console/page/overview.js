@@ -3,12 +3,20 @@
 import { sparkline } from "./charts.js";
 import { byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { bytes, count, duration, isMuch, millis, number, percent } from "./format.js";
+import { bytes, clock, count, duration, isMuch, millis, NONE, number, percent } from "./format.js";
 
 /** Number of points in a figure's sparkline. */
 const RECENT = 60;
+/** The resources whose use is the saturation. */
+const RESOURCES = { cpu: "CPU", batch_threads: "batch threads", queue: "queue", request_memory: "request memory" };
+/** The percentage of saturation from which on it is highlighted. */
+const MUCH_SATURATION = 90;
+/** Reasons that are listed at once; the others can be opened. */
+const REASONS = 5;
 
 const tiles = {};
+/** The saturation with each status, the newest last. */
+const saturations = [];
 
 /** Builds the figures. */
 export function start() {
@@ -17,6 +25,7 @@ export function start() {
 		["latency", "Latency p50"],
 		["errors", "Errors"],
 		["flight", "In flight"],
+		["saturation", "Saturation"],
 		["memory", "Memory"],
 		["cpu", "CPU"],
 	]) {
@@ -28,6 +37,7 @@ export function start() {
 		figures();
 		facts();
 	});
+	feed.addEventListener("state", () => feed.status && header());
 	feed.addEventListener("points", lines);
 }
 
@@ -51,9 +61,10 @@ function header() {
 	setText(byId("version"), server.version);
 	setText(byId("uptime"), `up ${duration(server.uptime_seconds)}`);
 	const pill = byId("ready");
-	pill.className = `pill ${server.ready ? "good" : "bad"}`;
-	setText(byId("ready-text"), server.ready ? "Ready" : "Not ready");
-	document.title = `${server.ready ? "" : "Not ready · "}tensorserve`;
+	const state = server.ready ? "Ready" : "Not ready";
+	pill.className = `pill ${feed.isStale ? "off" : server.ready ? "good" : "bad"}`;
+	setText(byId("ready-text"), feed.isStale ? `No contact since ${clock(feed.seenAt)}` : state);
+	document.title = `${feed.isStale ? "No contact · " : server.ready ? "" : "Not ready · "}tensorserve`;
 	const failing = stores.flatMap(it => it.error ?? []);
 	const reasons = server.ready ? failing : server.reasons;
 	const title = server.ready ? "A store fails" : "The server is not ready";
@@ -68,13 +79,16 @@ function header() {
 		el(
 			"div",
 			el("strong", title),
-			el(
-				"ul",
-				reasons.slice(0, 20).map(reason => el("li", reason)),
-			),
-			reasons.length > 20 ? el("p", `and ${reasons.length - 20} more`) : null,
+			el("ul", listed(reasons.slice(0, REASONS))),
+			reasons.length > REASONS
+				? el("details", el("summary", `${reasons.length - REASONS} more`), el("ul", listed(reasons.slice(REASONS))))
+				: null,
 		),
 	);
+}
+
+function listed(reasons) {
+	return reasons.map(reason => el("li", reason));
 }
 
 function figures() {
@@ -94,7 +108,22 @@ function figures() {
 	const limit = server.memory_limit_bytes ?? server.machine_memory_bytes;
 	setTile("memory", size, of, `of ${bytes(limit)}${server.memory_limit_bytes ? " limit" : ""}`);
 	setTile("cpu", number(server.cpu_percent), "%", `of ${count(server.cores, "core")}`);
+	saturation(server);
 	tiles.errors.element.classList.toggle("alarm", isMuch(share(server)));
+}
+
+/** The resource of which the largest share is in use, and all shares. */
+function saturation(server) {
+	const shares = Object.entries(RESOURCES)
+		.filter(([name]) => name in (server.utilization ?? {}))
+		.map(([name, title]) => [title, Math.round(100 * server.utilization[name])])
+		.toSorted(([, a], [, b]) => b - a);
+	const [, most] = shares[0] ?? [null, null];
+	setTile("saturation", number(most), "%", shares.map(([title, value]) => `${title} ${value} %`).join(", ") || NONE);
+	tiles.saturation.element.classList.toggle("alarm", most >= MUCH_SATURATION);
+	saturations.push(most ?? 0);
+	if (saturations.length > RECENT) saturations.shift();
+	replace(tiles.saturation.line, sparkline(saturations, { most: 100 }));
 }
 
 function share(server) {

@@ -1,13 +1,14 @@
 // Tries a model: a form for its signature, the request in the chosen protocol, and the response.
 
+import * as address from "./address.js";
 import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
 import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available, signaturesOf } from "./models.js";
+import { available, signaturesOf } from "./states.js";
 import { checkSize, kindOf, parseCsv } from "./files.js";
 import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
-import { asText, request, WIRES } from "./wires.js";
+import { asCurl, asText, request, WIRES } from "./wires.js";
 
 /** A header of every request. */
 const ASKS_TIMING = { "X-Server-Timing": "1" };
@@ -26,11 +27,12 @@ const state = {
 	sending: null,
 };
 let modes;
+let wires;
 
 export function start() {
-	const wires = segments("Protocol", WIRES, wire => {
+	wires = segments("Protocol", WIRES, wire => {
 		state.wire = wire;
-		if (wire === "simple") state.array = null;
+		if (wire === "simple" || wire === "v2") state.array = null;
 		state.isOwnText = false;
 		fillText();
 		draw();
@@ -70,6 +72,7 @@ export function start() {
 			run();
 		}
 	});
+	byId("try-request-tools").append(copyButton(() => byId("try-request").dataset.curl ?? "", "Copy as curl"));
 	byId("try-request-tools").append(copyButton(() => byId("try-request").dataset.whole ?? ""));
 	dropAnywhere(byId("try-form"));
 	feed.addEventListener("status", listModels);
@@ -77,9 +80,15 @@ export function start() {
 }
 
 /** Called when the panel is shown, with the model of the address if it has one. */
-export function show(model) {
+export function show(model, { version = "", signature = "", api = "" } = {}) {
 	listModels();
-	if (model && model !== state.model) choose(model);
+	if (WIRES.some(([wire]) => wire === api)) {
+		state.wire = api;
+		wires.pick(api);
+	}
+	const isOther = model !== state.model || (signature && signature !== state.signature?.name);
+	if (model && isOther) choose(model, { version, signature });
+	else if (state.model && state.signature) draw();
 	else if (!state.model && byId("try-model").value) choose(byId("try-model").value);
 }
 
@@ -95,7 +104,7 @@ function listModels() {
 	if (state.model && model && model !== state.model) choose(model);
 }
 
-async function choose(name) {
+async function choose(name, wanted = {}) {
 	state.model = name;
 	byId("try-model").value = name;
 	state.turn += 1;
@@ -116,7 +125,9 @@ async function choose(name) {
 		...versions.map(({ version }) => [String(version), `Version ${version}`]),
 		...labels,
 	]);
-	chooseSignature();
+	const has = (select, value) => value && [...select.options].some(option => option.value === value);
+	if (has(byId("try-version"), wanted.version)) byId("try-version").value = wanted.version;
+	chooseSignature(wanted.signature);
 }
 
 /** The selected version, resolved as the server does. */
@@ -128,12 +139,13 @@ function chosenVersion() {
 	return versions.find(({ version }) => version === number) ?? versions[0];
 }
 
-function chooseSignature() {
+function chooseSignature(wanted) {
 	const signatures = signaturesOf(chosenVersion());
 	options(
 		byId("try-signature"),
 		signatures.map(({ name }) => [name, name]),
 	);
+	if (signatures.some(({ name }) => name === wanted)) byId("try-signature").value = wanted;
 	const preferred = signatures.find(({ name }) => name === byId("try-signature").value);
 	const changed =
 		state.signature === null ||
@@ -199,8 +211,8 @@ async function takeFiles(files) {
 }
 
 function takeArray(file) {
-	if (state.wire === "simple")
-		throw new Error("Simple TensorFlow Serving's protocol does not support .npy files; select another one.");
+	if (state.wire === "simple" || state.wire === "v2")
+		throw new Error("This protocol does not support .npy files; select another one.");
 	state.array = file;
 	draw();
 }
@@ -235,13 +247,17 @@ function chosen() {
 	const label = choice.startsWith("label:") ? choice.slice(6) : null;
 	const base = { model: state.model, signature: state.signature.name, version: choice };
 	if (!label) return base;
-	// Only TensorFlow Serving's protocol has labels; the others get the label's version.
+	// Only TensorFlow Serving's protocol and the Open Inference Protocol have labels; the others get the label's version.
+	if (state.wire === "v2") return { ...base, version: label };
 	return { ...base, ...(state.wire === "tfs" ? { label, version: "" } : { version: chosenVersion().version }) };
 }
 
 /** The form's inputs; throws `Invalid`. */
 function filled() {
-	return { ...chosen(), inputs: state.editors.map(one => ({ name: one.spec.name, json: one.json() })) };
+	return {
+		...chosen(),
+		inputs: state.editors.map(one => ({ name: one.spec.name, dtype: one.spec.dtype, json: one.json() })),
+	};
 }
 
 /** The call as the user has entered it. */
@@ -259,13 +275,14 @@ function fillText() {
 	try {
 		({ inputs } = filled());
 	} catch {
-		inputs = state.signature.inputs.map(({ name }) => ({ name, json: "[]" }));
+		inputs = state.signature.inputs.map(({ name, dtype }) => ({ name, dtype, json: "[]" }));
 	}
 	byId("try-text").value = request(state.wire, { ...chosen(), inputs }).body;
 }
 
 /** Shows the HTTP request, or what is invalid in it. */
 function draw() {
+	keepAddress();
 	byId("try-inputs").hidden = state.mode !== "form";
 	byId("try-json").hidden = state.mode !== "json";
 	const rows = state.editors.find(one => one.hasRows)?.rows.length;
@@ -273,7 +290,9 @@ function draw() {
 	for (const wrong of byId("try-inputs").querySelectorAll("[aria-invalid]")) wrong.removeAttribute("aria-invalid");
 	const box = byId("try-request");
 	try {
-		const whole = asText(request(state.wire, call()), { ...ASKS_TIMING, ...session.headers });
+		const made = request(state.wire, call());
+		box.dataset.curl = asCurl(made, document.baseURI, session.headers.Authorization);
+		const whole = asText(made, { ...ASKS_TIMING, ...session.headers });
 		box.dataset.whole = whole;
 		const shown = whole.replace(
 			/"([\w+/=-]{80})[\w+/=-]{200,}"/g,
@@ -288,9 +307,20 @@ function draw() {
 		say("");
 	} catch (error) {
 		box.dataset.whole = "";
+		box.dataset.curl = "";
 		replace(box, el("span.faint", error.message));
 		if (!(error instanceof Invalid)) say(error.message);
 	}
+}
+
+/** Keeps the model, the version, the signature and the protocol in the address. */
+function keepAddress() {
+	if (byId("panel-try").hidden || !state.signature) return;
+	address.write("try", state.model, {
+		version: byId("try-version").value,
+		signature: state.signature.name,
+		api: state.wire === WIRES[0][0] ? "" : state.wire,
+	});
 }
 
 function say(text) {

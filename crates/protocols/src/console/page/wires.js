@@ -9,14 +9,25 @@ export const WIRES = [
 	["tfs", "TensorFlow Serving"],
 	["simple", "Simple"],
 	["sagemaker", "SageMaker"],
+	["v2", "Open Inference"],
 ];
 
+/** The Open Inference Protocol's names of types; it sends small floats as FP32. */
+const DATATYPES = {
+	bool: "BOOL",
+	string: "BYTES",
+	float16: "FP32",
+	bfloat16: "FP32",
+	float32: "FP32",
+	float64: "FP64",
+};
+
 /**
- * The request for `call`: `{model, version, label, signature, inputs: [{name, json}], files}`.
+ * The request for `call`: `{model, version, label, signature, inputs: [{name, dtype, json}], files}`.
  * `text` is a complete body in place of the inputs; `array` is a NumPy file.
  */
 export function request(wire, call) {
-	return { tfs: tensorflowServing, simple, sagemaker }[wire](call);
+	return { tfs: tensorflowServing, simple, sagemaker, v2: openInference }[wire](call);
 }
 
 function object(pairs, indent = "  ") {
@@ -57,6 +68,42 @@ function sagemaker(call) {
 	return { path, headers: { ...JSON_TYPE, ...own }, body: columns(call) };
 }
 
+function openInference(call) {
+	const of = call.version ? `/versions/${segment(String(call.version))}` : "";
+	const path = `/v2/models/${segment(call.model)}${of}/infer`;
+	if (call.text !== undefined) return { path, headers: JSON_TYPE, body: call.text };
+	const input = ({ name, dtype, json }) =>
+		object(
+			[
+				["name", JSON.stringify(name)],
+				["shape", JSON.stringify(shapeOf(json))],
+				["datatype", JSON.stringify(DATATYPES[dtype] ?? dtype.toUpperCase())],
+				["data", json.startsWith("[") ? json : `[${json}]`],
+			],
+			"      ",
+		);
+	const inputs = `[\n    ${call.inputs.map(input).join(",\n    ")}\n  ]`;
+	const isDefault = call.signature === "serving_default";
+	const parameters = `{"signature_name": ${JSON.stringify(call.signature)}}`;
+	return {
+		path,
+		headers: JSON_TYPE,
+		body: object([...(isDefault ? [] : [["parameters", parameters]]), ["inputs", inputs]]),
+	};
+}
+
+/** The sizes of nested lists, as their first elements have them. */
+function shapeOf(json) {
+	const sizes = [];
+	// NaN and infinity are no JSON, and the texts of numbers do not matter here.
+	let value = JSON.parse(json.replace(/(?<![\w"])-?(NaN|Infinity)(?![\w"])/g, "0"));
+	while (Array.isArray(value)) {
+		sizes.push(value.length);
+		[value] = value;
+	}
+	return sizes;
+}
+
 function simple(call) {
 	if (call.text !== undefined) return { path: "/", headers: JSON_TYPE, body: call.text };
 	const isDefault = call.signature === "serving_default";
@@ -90,7 +137,26 @@ function imageForm(call, isDefault) {
 		body.append(name, value);
 		shown.push(`${name}=${value}`);
 	}
-	return { body, shown: `multipart/form-data\n\n${shown.join("\n")}` };
+	return { body, fields, files: call.files, part, shown: `multipart/form-data\n\n${shown.join("\n")}` };
+}
+
+/** Longer bodies do not fit into an argument of a command. */
+const MOST_ARGUMENT = 60_000;
+
+/** A command that sends the request from a shell. Credentials are left to the user. */
+export function asCurl({ path, headers, body, fields, files, part }, base, authorization) {
+	const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
+	const words = [`curl ${quoted(new URL(path.slice(1), base).href)}`];
+	if (authorization?.startsWith("Basic ")) words.push("--user USER");
+	else if (authorization) words.push('--header "Authorization: Bearer $API_KEY"');
+	for (const [name, value] of Object.entries(headers)) words.push(`--header ${quoted(`${name}: ${value}`)}`);
+	for (const file of files ?? []) words.push(`--form ${quoted(`${part}=@"${file.name}"`)}`);
+	for (const [name, value] of fields ?? []) words.push(`--form-string ${quoted(`${name}=${value}`)}`);
+	if (body instanceof Blob) words.push(`--data-binary ${quoted(`@${body.name}`)}`);
+	const isText = typeof body === "string";
+	if (isText && body.length <= MOST_ARGUMENT) words.push(`--data ${quoted(body)}`);
+	if (isText && body.length > MOST_ARGUMENT) words.push(`--data-binary @- <<'END_OF_BODY'\n${body}\nEND_OF_BODY`);
+	return words.join(" \\\n  ");
 }
 
 /** The request as text. */

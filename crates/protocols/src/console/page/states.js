@@ -1,0 +1,51 @@
+// The states of versions and models.
+
+import { el } from "./dom.js";
+
+/** The name of each state of the API, and the kind of its chip. */
+export const STATES = {
+	FOUND: ["found", "busy"],
+	LOADING: ["loading", "busy"],
+	WARMING: ["warming", "busy"],
+	AVAILABLE: ["ready", "good"],
+	UNLOADING: ["draining", "busy"],
+	FAILED: ["failed", "bad"],
+	END: ["unloaded", "off"],
+};
+
+/** The kinds of models, in the order of the list. */
+export const KINDS = [
+	["bad", "Failing"],
+	["busy", "In progress"],
+	["good", "Ready"],
+	["off", "Unloaded"],
+];
+
+/** The kind of a model: that of its version which comes first in the list. */
+export function kindOf(model) {
+	const kinds = new Set(
+		model.versions.map(({ state, error }) => {
+			const [, kind] = STATES[state] ?? [null, "off"];
+			// A version that is ready and has an error refuses requests.
+			return kind === "good" && error ? "bad" : kind;
+		}),
+	);
+	return KINDS.find(([kind]) => kinds.has(kind))?.[0] ?? "off";
+}
+
+/** A chip for a state, with `text` before its name. */
+export function chip(state, text = "") {
+	const [name, kind] = STATES[state] ?? [String(state).toLowerCase(), "off"];
+	return el("span", { class: `chip ${kind}` }, text ? el("b", text) : null, name);
+}
+
+/** The versions that are ready, the latest first. */
+export function available(versions) {
+	return versions.filter(({ state }) => state === "AVAILABLE").toSorted((a, b) => b.version - a.version);
+}
+
+/** The signatures for clients, the default one first. */
+export function signaturesOf(version) {
+	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));
+	return all.toSorted((a, b) => (b.name === "serving_default") - (a.name === "serving_default"));
+}
