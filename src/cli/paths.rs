@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use crate::config::units::CommaSeparated;
 use crate::config::{self, Config, EachModelSettings, Mistakes, Origins, Settings, SourceConfig};
 use crate::{platforms, stores};
 use tensorserve_core::config::is_store_url;
@@ -18,7 +17,8 @@ pub(super) fn places_of_models(settings: &Settings) -> Vec<Option<String>> {
     of_paths.chain(of_tables).collect()
 }
 
-/// Records the paths of settings that do not exist, but for those of models.
+/// Records the paths of settings that do not exist, but for those of models, and for libraries of custom
+/// operations: what opens them tells of all that cannot be loaded.
 pub(super) fn check(settings: &Settings, mistakes: &mut Mistakes) {
     let Settings { server, reading, .. } = settings;
     let mut found = MissingPaths { origins: &reading.origins, mistakes };
@@ -32,9 +32,6 @@ pub(super) fn check(settings: &Settings, mistakes: &mut Mistakes) {
         if let Some(path) = library.as_deref().filter(|path| !path.exists()) {
             found.add(name, format_args!("no {name} at {}", path.display()));
         }
-    }
-    if let Some(CommaSeparated(paths)) = &server.custom_op_paths {
-        paths.iter().for_each(|path| found.look_for("custom_op_paths", path));
     }
     if let Some(folder) = server.grpc_socket_path.as_deref().and_then(Path::parent) {
         found.look_for("grpc_socket_path", folder);

@@ -241,7 +241,7 @@ fn the_port_of_another_server_is_suggested() {
 fn paths_that_do_not_exist_are_mistakes_like_others() {
     let root = tempfile::tempdir().expect("temporary directory");
     let file = root.path().join("tensorserve.toml");
-    let text = "max_batch_siez = 3\ncustom_op_paths = [\"/no/ops\"]\ntls_certificate = \"/no/cert\"\n\
+    let text = "max_batch_siez = 3\n\ntls_certificate = \"/no/cert\"\n\
                 tls_key = \"/no/key\"\nauth_file = \"/no/users\"\n\n[[models]]\nname = \"m\"\n\
                 path = \"/no/model\"\ncode = \"code\"\n";
     fs::write(&file, text).expect("written");
@@ -252,7 +252,6 @@ fn paths_that_do_not_exist_are_mistakes_like_others() {
     let nothing = "there is no such file or directory";
     let parts = [
         &at(1, "max_batch_siez is not a setting"),
-        &at(2, &format!("custom_op_paths: /no/ops: {nothing}")),
         &at(4, "tls_key: /no/key: No such file or directory"),
         "auth_file: /no/users: No such file or directory",
         &at(9, &format!("path: /no/model: {nothing}")),

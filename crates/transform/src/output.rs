@@ -229,6 +229,16 @@ impl<'s> ObjectWriter<'s> {
     }
 }
 
+/// An output that is being published.
+struct WaitingOutput<'s> {
+    outcome: ObjectOutcome,
+    counted: Counted<'s>,
+    own: Option<Duration>,
+    is_range: bool,
+    /// The version that a run that was killed has published.
+    published: Result<Option<String>>,
+}
+
 impl Shared {
     /// Publishes outputs, but for those that a run that was killed has published. Returns what has
     /// become of each.
@@ -246,17 +256,13 @@ impl Shared {
             if let Ok(None) = published {
                 drafts.push((key, draft));
             }
-            waiting.push((outcome, counted, (own, is_range), published));
+            waiting.push(WaitingOutput { outcome, counted, own, is_range, published });
         }
         let mut done = self.output.publish_all(drafts).into_iter();
         let spent = Progress::spent(&self.progress.publishing, start);
         let share = spent / u32::try_from(waiting.len()).unwrap_or(u32::MAX).max(1);
-        let outcome_of = |(mut outcome, counted, (own, is_range), published): (
-            ObjectOutcome,
-            Counted<'_>,
-            (Option<Duration>, bool),
-            Result<Option<String>>,
-        )| {
+        let outcome_of = |waiting: WaitingOutput<'_>| {
+            let WaitingOutput { mut outcome, counted, own, is_range, published } = waiting;
             let tag = match published? {
                 Some(tag) => tag,
                 None => {
