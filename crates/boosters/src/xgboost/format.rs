@@ -9,10 +9,11 @@ use tensorserve_platform::files;
 use tensorserve_tabular::ModelFiles;
 use tensorserve_tensor::error::Result;
 
-/// The endings `.pkl`, … are scikit-learn's; of the other shared ones, the first bytes of the file decide.
+/// The endings `.pkl`, … are scikit-learn's; of the other shared ones, the first bytes of the file decide. A file
+/// `xgboost-model`, without an extension, is what training in SageMaker's container of XGBoost leaves.
 pub(super) const FILES: ModelFiles = ModelFiles {
     title: "XGBoost",
-    own: &[".ubj", ".bst", ".xgb", ".xgboost"],
+    own: &[".ubj", ".bst", ".xgb", ".xgboost", "xgboost-model"],
     shared: &[".json", ".bin", ".model", ".deprecated"],
     named: &[".pkl", ".pickle", ".joblib"],
     looks_like_model,

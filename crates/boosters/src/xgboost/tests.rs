@@ -180,8 +180,8 @@ fn models_are_recognised_by_ending_or_by_content() {
     fs::write(folder.path().join("weights.bin"), [7; 1000]).expect("written");
     assert!(!recognises(folder.path()));
     let error = read(folder.path()).err().expect("no model").to_string();
-    let endings = "no file *.ubj or *.bst or *.xgb or *.xgboost or *.pkl or *.pickle or *.joblib, and no file *.json or \
-                   *.bin or *.model or *.deprecated with a model";
+    let endings = "no file *.ubj or *.bst or *.xgb or *.xgboost or *xgboost-model or *.pkl or *.pickle or *.joblib, and \
+                   no file *.json or *.bin or *.model or *.deprecated with a model";
     assert!(error.ends_with(endings), "{error}");
     let missing = XGBOOST.check(folder.path());
     assert!(matches!(missing, Completeness::Missing(_)), "{missing:?}");
@@ -193,6 +193,18 @@ fn models_are_recognised_by_ending_or_by_content() {
     assert!(matches!(XGBOOST.check(folder.path()), Completeness::Broken(_)), "two models");
     let platforms = Platforms::new(vec![XGBOOST.platform()]);
     assert!(platforms.of_folder(folder.path()).is_some());
+}
+
+#[test]
+fn a_file_of_sagemakers_training_is_a_model_in_any_format() {
+    for (from, first) in
+        [(format!("{IRIS}/model.bst"), 1.877_554_9), (format!("{IRIS}/model.joblib"), 1.877_554_9)]
+    {
+        let folder = tempfile::tempdir().expect("temporary directory");
+        fs::copy(test_data(&from), folder.path().join("xgboost-model")).expect("copied");
+        assert!(recognises(folder.path()) && recognises(&folder.path().join("xgboost-model")));
+        assert_eq!(run(&load(folder.path()), 1, &[1.0, 2.0, 3.0, 4.0]).1, [first], "{from}");
+    }
 }
 
 #[test]
