@@ -91,6 +91,34 @@ fn a_crash_of_a_run_ends_the_process_of_its_model_alone() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
+/// systemd sends SIGTERM to every process of a service: the server is what stops, with its last requests answered.
+#[test]
+fn a_signal_to_every_process_ends_the_server_alone() {
+    let (root, config) = place();
+    let server = serve(root.path(), &config);
+    let model = model_processes(&server);
+    let mut others = model.clone();
+    let mut hosts = children(server.id());
+    while let Some(process) = hosts.pop() {
+        others.push(process);
+        hosts.extend(children(process));
+    }
+    for signal in ["TERM", "INT", "HUP"] {
+        let sent = Command::new("kill")
+            .args(["-s", signal])
+            .args(others.iter().map(u32::to_string))
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+    assert_eq!(post(server.address, CRASHES, HARMLESS).json(), json!({"outputs": [2.0]}));
+    assert_eq!(model_processes(&server), model);
+    let host = children(server.id());
+    drop(server);
+    wait_until("the processes end with the server", || {
+        others.iter().chain(&host).all(|process| !is_running(*process))
+    });
+}
+
 #[test]
 fn the_same_crash_ends_a_server_that_does_not_isolate_the_model() {
     let (root, config) = place();

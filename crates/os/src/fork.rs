@@ -134,6 +134,17 @@ pub fn start_session() {
     }
 }
 
+/// Ignores the signals that ask a process to stop, in this process and in those that it forks: a supervisor that sends
+/// them to every process of a service, as systemd does, means the server, which still needs this one.
+pub fn ignore_requests_to_stop() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: sets no handler of ours.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+}
+
 /// Whether processes that this one has forked vanish when they end, without being waited for.
 pub fn ignore_ended_children(ignore: bool) {
     let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };

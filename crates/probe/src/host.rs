@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use tensorserve_os::fork::{fork, ignore_ended_children, start_session};
+use tensorserve_os::fork::{fork, ignore_ended_children, ignore_requests_to_stop, start_session};
 use tensorserve_platform::Platforms;
 
 use crate::messages::{ProbeOutcome, ProbeReport, ProbeRequest};
@@ -14,6 +14,7 @@ pub(crate) const LONGEST_MESSAGE: usize = 64 << 10;
 /// Forks a monitor for each request that arrives, until the server ends. Returns the exit status.
 pub(crate) fn serve(socket: &UnixDatagram, platforms: &Platforms, config: &ProbeConfig) -> i32 {
     start_session();
+    ignore_requests_to_stop();
     ignore_ended_children(true);
     let mut message = vec![0; LONGEST_MESSAGE];
     loop {
