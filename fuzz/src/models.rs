@@ -292,6 +292,7 @@ pub fn saved_model(input: &[u8]) {
             search: Vec::new(),
             custom_ops: Vec::new(),
             log_level: None,
+            is_alone_on_stderr: false,
             intra_op_threads: 0,
             inter_op_threads: 0,
             session_target: String::new(),

@@ -127,7 +127,8 @@ impl WarmUpVersion {
         settings.server.max_load_retries = Some(0);
         settings.each.warm_up = Some(false);
         settings.each.tags = Some(model.tags.clone());
-        let platforms = platforms::built_in(&Config::new(settings.clone(), environment)?);
+        let config = Config::new(settings.clone(), environment)?.with_stderr_for_libraries();
+        let platforms = platforms::built_in(&config);
         let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
             let place = model.model.display();
             return Err(Error::invalid(format!(

@@ -341,6 +341,7 @@ fn tensorflow(server: &ServerSettings, environment: &Environment) -> TensorFlowC
         search: environment.library_directories("tensorflow"),
         custom_ops: listed(&server.custom_op_paths),
         log_level: environment.runtime_log_level(server.log_level.as_deref()),
+        is_alone_on_stderr: false,
         intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
         inter_op_threads: server.inter_op_threads.unwrap_or(0).max(0),
         gpu: GpuConfig {

@@ -153,6 +153,17 @@ impl Config {
         self.http.max_body_bytes.saturating_mul(DECODED_GROWTH)
     }
 
+    /// This configuration in a program that writes nothing to stderr while it opens libraries: what appears there is
+    /// theirs, and goes to the log.
+    #[must_use]
+    pub fn with_stderr_for_libraries(mut self) -> Self {
+        #[cfg(feature = "tensorflow")]
+        {
+            self.tensorflow.is_alone_on_stderr = true;
+        }
+        self
+    }
+
     /// This configuration with one user, who may do everything; other clients are refused.
     #[must_use]
     pub fn with_one_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {

@@ -12,11 +12,12 @@ fn has_other_threads() -> bool {
 }
 
 /// Runs `work` with stderr redirected to memory, and returns what was written to it. In a process
-/// with other threads, whose messages would be lost, stderr stays as it is.
+/// with other threads, whose messages would be lost, stderr stays as it is, unless the caller knows that `work` is
+/// all that writes (`is_alone`).
 ///
 /// libtensorflow writes messages while it is opened, before it reads its log level.
-pub fn capture_stderr<T>(work: impl FnOnce() -> T) -> (T, String) {
-    if has_other_threads() {
+pub fn capture_stderr<T>(is_alone: bool, work: impl FnOnce() -> T) -> (T, String) {
+    if !is_alone && has_other_threads() {
         return (work(), String::new());
     }
     // SAFETY: plain system calls on descriptors that are ours; the name is NUL-terminated.
@@ -237,7 +238,7 @@ mod tests {
     fn stderr_is_not_redirected_while_other_threads_may_write_to_it() {
         let target = || std::fs::read_link("/proc/self/fd/2").expect("a link");
         let before = target();
-        let (during, written) = capture_stderr(target);
+        let (during, written) = capture_stderr(false, target);
         assert_eq!((during, written), (before, String::new()));
     }
 }

@@ -17,6 +17,9 @@ pub struct TensorFlowConfig {
     /// The library's own log level on stderr, from 0 (everything) to 3 (nothing); `None` leaves it
     /// to the environment.
     pub log_level: Option<u8>,
+    /// Whether nothing else writes to stderr while the library is opened, as in commands that have nothing to say until
+    /// then. What is written meanwhile is the library's, and goes to the log.
+    pub is_alone_on_stderr: bool,
     /// Threads within an operation; 0 for one per core.
     pub intra_op_threads: i32,
     /// Threads between operations, used by runs with a timeout; 0 for one per core.

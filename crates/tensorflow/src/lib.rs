@@ -184,12 +184,13 @@ impl TensorFlow {
     }
 
     /// Opens the library. What it writes to stderr meanwhile goes to the log, unless its log level is
-    /// 0 or left to the environment, or other threads may be writing to stderr.
+    /// 0 or left to the environment, or others may be writing to stderr.
     fn open(&self) -> Result<(Arc<TensorFlowApi>, PathBuf)> {
         if matches!(self.config.log_level, None | Some(0)) {
             return self.find_and_open();
         }
-        let (opened, output) = os::capture_stderr(|| self.find_and_open());
+        let is_alone = self.config.is_alone_on_stderr;
+        let (opened, output) = os::capture_stderr(is_alone, || self.find_and_open());
         for line in output.lines() {
             log::debug!("libtensorflow: {line}");
         }

@@ -63,6 +63,7 @@ pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
 fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     // First: the process that probes models is forked while there is one thread.
     let config = Config::new(Settings::default().or_environment(environment), environment)?;
+    let config = config.with_stderr_for_libraries();
     let host = probe_host::settings(&config);
     let platforms = probed(platforms::built_in(&config), &config.probe, host);
     raise_descriptor_limit();

@@ -57,6 +57,7 @@ pub(crate) fn tensorflow(session_target: String) -> TensorFlow {
         search: named.into_iter().chain([downloaded]).map(SearchFolder::from).collect(),
         custom_ops: Vec::new(),
         log_level: Some(2),
+        is_alone_on_stderr: false,
         intra_op_threads: 1,
         inter_op_threads: 1,
         session_target,
