@@ -500,7 +500,7 @@ fn the_answers_in_the_readme_are_those_of_the_server() {
     let body = r#"{"instances": [1.0, 2.0, 5.0]}"#;
     assert!(readme.contains(&format!("curl -d '{body}' http://127.0.0.1:8500/v1/models/half")));
     let answer = post(process.address, "/v1/models/half_plus_two:predict", body).text();
-    assert!(readme.contains(&format!("```\n{answer}\n```")), "{answer}");
+    assert!(readme.contains(&format!(" output\n{answer}\n```")), "{answer}");
     let file = "examples/images/digits/3_45.png";
     assert!(readme.contains(&format!("curl -F image=@{file} -F model_name=digits")));
     let image = fs::read(project(file)).expect("image");
