@@ -11,10 +11,10 @@ use super::*;
 use tensorserve_platform::{
     Completeness, Executable, LoadOptions, ModelLoader, ModelPath, RunOptions,
 };
-use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::{
     DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
+use tensorserve_testing::{Random, test_data};
 
 const FOLDER: &str = "platforms/h2o";
 

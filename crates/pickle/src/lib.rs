@@ -255,8 +255,4 @@ fn read_within(packed: &mut dyn Read, most: usize, mut take: impl FnMut(&[u8])) 
 }
 
 #[cfg(test)]
-#[path = "../../tabular/src/testing.rs"]
-#[allow(unreachable_pub)] // The crate over this one has it, too.
-mod testing;
-#[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@ use std::fs;
 use serde::Deserialize;
 
 use super::*;
-use crate::testing::{Random, project, test_data};
 use tensorserve_codec::base64;
+use tensorserve_testing::{Random, project, test_data};
 
 #[derive(Deserialize)]
 struct Case {

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::*;
 use tensorserve_platform::{Executable, RunOptions};
-use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, TensorSpec, aligned_vec};
+use tensorserve_testing::{Random, test_data};
 
 const IRIS: &str = "simple-tensorflow-serving/models/pmml_iris/DecisionTreeIris.pmml";
 

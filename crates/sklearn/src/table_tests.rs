@@ -13,9 +13,9 @@ use super::served::ServedEstimator;
 use super::tests::{compare_within, number};
 use tensorserve_codec::base64;
 use tensorserve_platform::{Executable, RunOptions};
-use tensorserve_tabular::testing::{Random, project};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor};
+use tensorserve_testing::{Random, project};
 
 /// A model, the values of each input, and the outputs for each row; `None` for a row that is refused.
 #[derive(Deserialize)]

@@ -13,9 +13,9 @@ use tensorserve_codec::base64;
 use tensorserve_platform::{
     Completeness, Executable, LoadOptions, Loaded, ModelLoader, Platforms, RunOptions,
 };
-use tensorserve_tabular::testing::{Random, project, test_data};
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
+use tensorserve_testing::{Random, project, test_data};
 
 #[derive(Deserialize)]
 struct Case {

@@ -14,8 +14,8 @@ use super::folder::DATA_ENDING;
 use super::parquet::ParquetColumns;
 use super::*;
 use tensorserve_platform::{ModelLoader, RunOptions};
-use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::{DType, Shape, Signature, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_testing::{Random, test_data};
 
 const SAMPLE: &str = "simple-tensorflow-serving/models/mllib_lr_model";
 

@@ -27,7 +27,4 @@ pub mod murmur;
 pub mod numeric;
 mod platform;
 mod spread;
-#[cfg(any(test, feature = "testing"))]
-#[allow(clippy::expect_used, clippy::indexing_slicing)]
-pub mod testing;
 pub mod trees;

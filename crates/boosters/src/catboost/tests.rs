@@ -9,9 +9,9 @@ use super::*;
 use tensorserve_platform::{
     Completeness, Executable, LoadOptions, Loaded, ModelLoader, ModelPath, RunOptions,
 };
-use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, StringsBuilder, Tensor, aligned_vec};
+use tensorserve_testing::{Random, test_data};
 
 /// The numbers of a row; its categories are in a file of their own.
 const NUMBERS: usize = 4;

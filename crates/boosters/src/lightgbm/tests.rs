@@ -9,9 +9,9 @@ use super::*;
 use tensorserve_platform::{
     Completeness, LoadOptions, Loaded, ModelLoader, ModelPath, Platforms, RunOptions,
 };
-use tensorserve_tabular::testing::{Random, test_data};
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::{DType, Shape, Tensor, aligned_vec};
+use tensorserve_testing::{Random, test_data};
 
 const FEATURES: usize = 8;
 

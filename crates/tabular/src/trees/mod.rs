@@ -481,7 +481,7 @@ fn to_u32(number: usize) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Random;
+    use tensorserve_testing::Random;
 
     /// Values up to a threshold go to the left, and at special splits all that are not whole.
     #[derive(Default)]
