@@ -421,17 +421,26 @@ fn print_note(note: &str) {
 
 /// Prints an error, with its causes, on stderr; as one event, if the log there is JSON.
 fn print_error(error: &Error) {
-    let mut lines = vec![error.to_string()];
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        lines.push(format!("  caused by: {error}"));
-        cause = error.source();
-    }
+    let mut lines = lines_of(error);
     if logging::says_events() && log::log_enabled!(log::Level::Error) {
         return log::error!("{}", lines.join("\n"));
     }
     print_note(&format!("error: {}", lines.remove(0)));
     lines.iter().for_each(|line| print_note(line));
+}
+
+/// An error, and a line for each of its causes that the lines before do not repeat already.
+fn lines_of(error: &Error) -> Vec<String> {
+    let mut lines = vec![error.to_string()];
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !lines.iter().any(|line| line.contains(&text)) {
+            lines.push(format!("  caused by: {text}"));
+        }
+        cause = error.source();
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -441,6 +450,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_printed_unless_the_error_says_it() {
+        let refused = || std::io::Error::other("permission denied");
+        let silent = Error::invalid("auth.toml cannot be read").with_source(refused());
+        assert_eq!(
+            lines_of(&silent),
+            ["auth.toml cannot be read", "  caused by: permission denied"]
+        );
+        let said = Error::invalid("auth.toml: permission denied").with_source(refused());
+        assert_eq!(lines_of(&said), ["auth.toml: permission denied"]);
     }
 
     #[test]
