@@ -14,8 +14,9 @@ use tensorserve_platform::ForeignFormats;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 pub(super) const HELP: &str = "\
-Keras runs in the first of these that has TensorFlow: --python, the active virtual environment, python3 on \
-the PATH. OUT must not exist; it appears when it is complete.
+With --python, only that interpreter is tried. Otherwise, Keras runs in the first of these that has \
+TensorFlow: the active virtual environment, python3 on the PATH. OUT must not exist; it appears when it \
+is complete.
 
 Examples:
   tensorserve convert --with-python model.keras
@@ -177,7 +178,8 @@ impl PartialDirectory {
                 return failed("cannot be created", &path, error);
             }
             Error::precondition(format!(
-                "{} exists: another conversion runs, or was interrupted; then remove it",
+                "{} exists: another conversion writes to it, or one was interrupted. If none is running, \
+                 remove it",
                 path.display()
             ))
         })?;

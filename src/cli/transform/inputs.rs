@@ -200,8 +200,8 @@ impl JobInputs {
             let (are, they, them) =
                 if added == 1 { ("is", "it is", "it") } else { ("are", "they are", "them") };
             note(&format!(
-                "note: {} {are} new since the job began; {they} not part of it. Run {them} with another --output, \
-                 or everything again with --overwrite",
+                "note: {} {are} new since the job began; {they} not part of it. Start a job for {them} with \
+                 another --output, or run the whole job again with --overwrite",
                 counted(u64::try_from(added).unwrap_or(u64::MAX), "object")
             ));
         }

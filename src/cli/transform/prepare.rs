@@ -297,7 +297,7 @@ impl Setting {
         let Verified { done, damages } = verify(&self.state, job, plan, &self.output, own)?;
         if !damages.is_empty() {
             note(&format!(
-                "note: not everything that was done is as it was; it is done again:{}",
+                "note: some of what was done before is missing, damaged or changed; it is done again:{}",
                 named(&damages)
             ));
         }

@@ -291,7 +291,7 @@ settings! {
         access_log: f64,
         /// Collector of traces (OTLP), such as http://127.0.0.1:4318
         #[arg(value_name = "URL", help_heading = "Traces and logs")]
-        #[unset("that of the variables OTEL_EXPORTER_OTLP_ENDPOINT and others, or no traces")]
+        #[unset("OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables; without them, no traces")]
         #[check(url("http://127.0.0.1:4318"))]
         otlp_endpoint: String,
         /// How the collector is spoken to: http/protobuf or grpc
