@@ -86,7 +86,7 @@ for folder; do
     pytorch)
         missing=
         need "${CXX:-c++}" g++
-        install_missing "The tests of PyTorch, which compile the connection to libtorch,"
+        install_missing "The tests of PyTorch, which compile the shim for libtorch,"
         ;;
     browser)
         find_missing_browser

@@ -115,7 +115,8 @@ impl LibraryConnection {
     pub(crate) fn shim_of(&self, path: &Path) -> Result<PathBuf, TorchOpenError> {
         let shim = path.parent().unwrap_or(Path::new("")).join(self.file);
         if path.is_absolute() && !shim.is_file() {
-            let why = format!("it has no {} beside it, through which it is called", self.file);
+            let why =
+                format!("the shim through which it is called, {}, is not beside it", self.file);
             return Err(self.unsupported(&why, path));
         }
         Ok(shim)
@@ -158,7 +159,7 @@ impl LibraryConnection {
         for needed in [&package.join(self.header), &library] {
             if !needed.is_file() {
                 return Err(Error::not_found(format!(
-                    "{} is no Python package `{}`: {} is missing",
+                    "{} is not the Python package `{}`: {} is missing",
                     package.display(),
                     self.runtime,
                     needed.display()
@@ -241,7 +242,7 @@ impl ShimCompilation<'_> {
                 let is_error = |line: &&str| line.contains("error") || line.contains("undefined");
                 let first = text.lines().find(is_error).or_else(|| text.lines().next());
                 return Err(failed(&format!(
-                    "{compiler} failed to compile the connection to {title} ({}): {}",
+                    "{compiler} failed to compile the shim for {title} ({}): {}",
                     output.status,
                     first.unwrap_or("it gave no reason").trim()
                 )));
@@ -251,9 +252,9 @@ impl ShimCompilation<'_> {
             });
         }
         Err(failed(&format!(
-            "no C++ compiler was found, which compiles the connection to {title} once: on Debian and Ubuntu \
-             `apt-get install g++`, on RHEL and Amazon Linux `dnf install gcc-c++`, or name one in CXX; it \
-             is not needed afterwards"
+            "no C++ compiler was found; one is needed once, to compile the shim for {title}: on Debian and \
+             Ubuntu run `apt-get install g++`, on RHEL and Amazon Linux `dnf install gcc-c++`, or name one \
+             in CXX"
         )))
     }
 }
@@ -299,7 +300,7 @@ mod tests {
     fn a_folder_without_headers_is_no_package() {
         let package = tempfile::tempdir().expect("a directory");
         let error = TORCH.compile(package.path(), None).expect_err("empty");
-        assert!(error.message().contains("is no Python package `torch`"), "{error}");
+        assert!(error.message().contains("is not the Python package `torch`"), "{error}");
     }
 
     #[test]

@@ -187,7 +187,9 @@ impl Torch {
         let names: Vec<&str> =
             prepared.inputs.iter().map(|plan| plan.spec.alias.as_str()).collect();
         let why_not = |error: &Error| {
-            let why = format!("the outputs are learnt from a run on zeros, which fails ({error})");
+            let why = format!(
+                "the file does not declare its outputs, and a run on zeros to find them out fails ({error})"
+            );
             match declared.inputs.is_empty() {
                 true => inputs::declare(&why, &names),
                 false => outputs::declare(&why),

@@ -54,7 +54,7 @@ fn compiled(
 ) -> Result<(PathBuf, Vec<PathBuf>)> {
     use tensorserve_torch::connection::{EXECUTORCH, TORCH};
     let connection = if runtime == TORCH.runtime { &TORCH } else { &EXECUTORCH };
-    print_note(&format!("Compiling the connection to {}.", connection.title));
+    print_note(&format!("Compiling the shim for {}.", connection.title));
     let made = connection.compile(package, compiler)?;
     Ok((connection.library_of(package), made))
 }

@@ -24,8 +24,8 @@ The libraries come from the Python packages of their publishers. Downloads use t
 index-url, extra-index-url, find-links, proxy, cert, trusted-host, timeout and retries, in PIP_… \
 variables and pip.conf, and HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE. Every file must have the SHA-256 \
 that this version of tensorserve knows. A download that was interrupted continues in the next run. For \
-torch and executorch, a C++ compiler (CXX, or c++, g++, clang++) compiles the connection to the library, \
-once.
+torch and executorch, a C++ compiler (CXX, or c++, g++, clang++) compiles a small library that connects \
+tensorserve to them (the shim), once.
 
 Examples:
   tensorserve fetch tensorflow
@@ -51,7 +51,7 @@ pub(super) struct Arguments {
     /// List what can be fetched, and what is installed
     #[arg(long)]
     list: bool,
-    /// For torch and executorch: compile the connection to the library of this Python package, and
+    /// For torch and executorch: compile the shim for the library of this Python package, and
     /// download nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["dest", "index_url", "list", "verify"])]
     from: Option<PathBuf>,

@@ -77,7 +77,7 @@ class WithoutLibrary(unittest.TestCase):
 
     def test_a_folder_that_is_no_package_is_told(self):
         answer = run("fetch", "executorch", "--from", self.home, env=self.env)
-        self.assertIn("is no Python package `executorch`", answer.stderr)
+        self.assertIn("is not the Python package `executorch`", answer.stderr)
         answer = run("fetch", "litert", "--from", self.home, env=self.env)
         self.assertIn("--from is for torch and executorch only", answer.stderr)
 

@@ -123,7 +123,7 @@ class WithoutLibrary(unittest.TestCase):
 
     def test_a_folder_that_is_no_package_and_a_missing_compiler_are_told(self):
         answer = run("fetch", "torch", "--from", self.home, env=self.env)
-        self.assertIn("is no Python package `torch`", answer.stderr)
+        self.assertIn("is not the Python package `torch`", answer.stderr)
         for file in ["include/torch/script.h", "lib/libtorch_cpu.so"]:
             os.makedirs(os.path.dirname(os.path.join(self.home, file)), exist_ok=True)
             with open(os.path.join(self.home, file), "w"):
