@@ -4,6 +4,7 @@ use super::inputs::{InputTarget, MojoInput};
 use super::model::{MojoModel, MojoOutput, OutputValue};
 use super::numeric::java_int;
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
@@ -258,7 +259,7 @@ impl MojoOutputColumn {
 impl Executable for MojoModel {
     fn run(&self, _: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() {
-            return Err(Error::internal("the number of inputs is not that of the signature"));
+            return Err(wrong_input_count(self.inputs.len(), inputs.len()));
         }
         let pairs = self.inputs.iter().zip(inputs);
         let columns: Vec<MojoInputColumn> = pairs

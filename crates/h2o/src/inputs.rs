@@ -195,7 +195,11 @@ impl MojoInput {
 
     fn of_limited(head: &MojoHead, original: &OriginalColumns) -> Result<Vec<Self>> {
         if original.names.len() != head.features {
-            return Err(Error::damaged("the original columns are not as many as the features"));
+            return Err(Error::damaged(format!(
+                "model.ini: _n_orig_names is {}, and the model has {} features",
+                original.names.len(),
+                head.features
+            )));
         }
         let columns = original.names.iter().zip(&original.domains).zip(head.features());
         let inputs = columns.enumerate().map(|(index, ((name, all), (_, kept)))| {

@@ -35,7 +35,9 @@ impl KMeans {
             let center = info.numbers(&key)?;
             if center.len() != head.features {
                 return Err(Error::damaged(format!(
-                    "model.ini: {key} does not have a number a feature"
+                    "model.ini: {key} has {} numbers, and the model has {} features",
+                    center.len(),
+                    head.features
                 )));
             }
             centers.extend(center);

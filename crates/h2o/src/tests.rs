@@ -323,8 +323,8 @@ fn damaged_descriptions_are_refused_with_the_reason() {
         ("glm_binomial", "LITTLE", "BIG", "the byte order BIG_ENDIAN is not supported"),
         ("glm_binomial", ": 3 d0", ": 4 d0", "has 3 levels, and model.ini says 4"),
         ("glm_binomial", "family =", "interactions = [a]\nfamily =", "with interactions"),
-        ("kmeans", "center_1 = [", "center_1 = [1, ", "does not have a number a feature"),
-        ("kmeans", "center_num = 4", "center_num = 5", "center_4 does not have a number"),
+        ("kmeans", "center_1 = [", "center_1 = [1, ", "center_1 has 8 numbers, and the model has"),
+        ("kmeans", "center_num = 4", "center_num = 5", "center_4 has 0 numbers, and the model has"),
         (
             "network_tanh",
             "sizes = [",

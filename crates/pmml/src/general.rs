@@ -498,8 +498,14 @@ fn read_sums<'d>(
             (0..).find(|class| !positions.contains_key(class)).unwrap_or(0)
         }
         _ => {
-            let message =
-                format!("a ParamMatrix with {count} sums, not one for each class but one,");
+            let message = match &context.classes {
+                None => format!("a ParamMatrix with {count} sums in place of one"),
+                Some(classes) => format!(
+                    "a ParamMatrix with {count} sums for {} classes, in place of one for each class except \
+                     the reference,",
+                    classes.len()
+                ),
+            };
             return Err(matrix.unsupported(message));
         }
     };

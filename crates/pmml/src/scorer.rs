@@ -11,6 +11,7 @@ use super::temporal;
 use super::value::text_of;
 use super::xml::parse_boolean;
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
@@ -254,7 +255,7 @@ impl Executable for Scorer {
 impl Scorer {
     fn read_columns<'t>(&self, inputs: &'t [Tensor]) -> Result<Vec<PmmlInputColumn<'t>>> {
         if inputs.len() != self.inputs.len() {
-            return Err(Error::internal("the number of inputs is not that of the signature"));
+            return Err(wrong_input_count(self.inputs.len(), inputs.len()));
         }
         let pairs = self.inputs.iter().zip(inputs);
         pairs.map(|(input, tensor)| PmmlInputColumn::read(input, tensor)).collect()

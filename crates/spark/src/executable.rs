@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::pipeline::{InputKind, OutputKind, PipelineInput, PipelineOutput, SparkPipeline};
 use super::table::{SparkColumn, SparkTable, VectorRow, VectorRows, Vectors};
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{
     AlignedVec, DType, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
@@ -225,7 +226,7 @@ impl SparkOutputColumn {
 impl Executable for SparkPipeline {
     fn run(&self, _: usize, inputs: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() {
-            return Err(Error::internal("the number of inputs is not that of the signature"));
+            return Err(wrong_input_count(self.inputs.len(), inputs.len()));
         }
         let mut columns = Vec::with_capacity(inputs.len());
         let mut count = None;

@@ -5,6 +5,7 @@ use super::numeric::{argmax, logistic, softmax};
 use super::parameters::{BinaryThreshold, LinearParameters, PredictionRule};
 use super::table::dot;
 use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
@@ -120,7 +121,7 @@ impl SparkLinearModel {
     /// The rows of a request, one after the other, and their number.
     fn rows<'t>(&self, inputs: &'t [Tensor]) -> Result<(&'t [f64], usize)> {
         let [input] = inputs else {
-            return Err(Error::internal("the number of inputs is not that of the signature"));
+            return Err(wrong_input_count(1, inputs.len()));
         };
         let Some(values) = input.values::<f64>() else {
             let dtype = input.dtype();

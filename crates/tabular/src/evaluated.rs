@@ -6,7 +6,12 @@ use std::sync::Arc;
 use crate::spread::SpreadRows;
 use tensorserve_platform::{Executable, Inspection, Loaded, files};
 use tensorserve_tensor::Signature;
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
+
+/// The error of a run with `found` inputs of a model whose signature has `expected`.
+pub fn wrong_input_count(expected: usize, found: usize) -> Error {
+    Error::internal(format!("the model has {expected} inputs, and was run with {found}"))
+}
 
 /// A model that was read.
 pub struct Evaluated {

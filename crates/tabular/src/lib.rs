@@ -14,7 +14,7 @@
 )]
 
 pub use self::compared::{ComparedVersions, version_numbers};
-pub use self::evaluated::Evaluated;
+pub use self::evaluated::{Evaluated, wrong_input_count};
 pub use self::model_files::ModelFiles;
 pub use self::platform::FilePlatform;
 

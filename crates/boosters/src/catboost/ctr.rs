@@ -97,7 +97,8 @@ impl CompiledTable {
         for &(hash, index) in &table.hashes {
             if index as usize >= count {
                 return Err(Error::damaged(format!(
-                    "a table of statistics has {count} values, and its hash table number {index}"
+                    "a table of statistics has {count} values, and its hash table refers to \
+                     value {index}"
                 )));
             }
             let at = find(&slots, hash);

@@ -4,6 +4,7 @@ use super::document::CatboostDocument;
 use super::hash;
 use super::rows::RowBlock;
 use tensorserve_tabular::matrix::count_rows;
+use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
@@ -152,7 +153,7 @@ fn read_features<'t>(
     inputs: &'t [Tensor],
 ) -> Result<(InputValues<'t>, usize)> {
     if inputs.len() != features.len() {
-        return Err(Error::internal("the number of inputs is not that of the signature"));
+        return Err(wrong_input_count(features.len(), inputs.len()));
     }
     let mut all = Vec::with_capacity(features.len());
     let mut count: Option<usize> = None;

@@ -155,9 +155,9 @@ fn labels(info: &ModelInfo, count: usize) -> Result<ClassLabels> {
     }
     let texts = classes.iter().map(|label| label.as_str().map(str::to_owned));
     let texts = texts.collect::<Option<Vec<_>>>();
-    texts
-        .map(ClassLabels::Texts)
-        .ok_or_else(|| Error::damaged("the labels of the classes are of no type"))
+    texts.map(ClassLabels::Texts).ok_or_else(|| {
+        Error::damaged("the labels of the classes are not all booleans, all numbers or all texts")
+    })
 }
 
 /// The index of the largest sum; of equal ones, of the first.

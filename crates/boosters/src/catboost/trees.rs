@@ -115,7 +115,7 @@ fn symmetric(
     for &depth in sizes {
         if depth > MAX_DEPTH {
             return Err(Error::damaged(format!(
-                "a tree has {depth} levels; at most {MAX_DEPTH} can be"
+                "a tree has {depth} levels; at most {MAX_DEPTH} are allowed"
             )));
         }
         trees.push(SymmetricTree { first_level, depth, first_leaf });

@@ -7,6 +7,7 @@ use super::super::schema::{ColumnKind, Schema, Wanted};
 use super::super::stage::{PipelineStage, reject};
 use super::super::table::{SparkColumn, SparkTable, VectorRow, Vectors};
 use super::super::{damaged, float};
+use super::unequal;
 use tensorserve_tensor::error::Result;
 
 /// Several columns, each with its own parameters.
@@ -24,7 +25,7 @@ fn columns_of<P>(
     let inputs = folder.columns("inputCol", "inputCols")?;
     let outputs = folder.columns("outputCol", "outputCols")?;
     if inputs.len() != outputs.len() || inputs.len() != parameters.len() {
-        return Err(damaged("its columns are not as many as their parameters"));
+        return Err(unequal(inputs.len(), outputs.len(), parameters.len(), "parameters"));
     }
     let mut columns = Vec::new();
     for ((name, output), parameter) in inputs.into_iter().zip(outputs).zip(parameters) {

@@ -5,6 +5,7 @@ use super::super::schema::{Schema, Wanted};
 use super::super::stage::{PipelineStage, reject};
 use super::super::table::{SparkColumn, SparkTable, SparseVectorRows, Vectors};
 use super::super::{damaged, float, index_of, unsupported};
+use super::unequal;
 use tensorserve_tensor::error::Result;
 
 /// Vectors up to this size are dense: it is quicker to assemble them.
@@ -35,7 +36,7 @@ pub(in super::super) fn one_hot_encoder(
     let data = folder.data()?;
     let sizes = data.list("categorySizes");
     if inputs.len() != outputs.len() || inputs.len() != sizes.len() {
-        return Err(damaged("its columns are not as many as its numbers of categories"));
+        return Err(unequal(inputs.len(), outputs.len(), sizes.len(), "numbers of categories"));
     }
     let keeps_invalid = folder.invalid()? == Invalid::Keep;
     let drops_last = folder.flag("dropLast", true)?;

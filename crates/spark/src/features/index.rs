@@ -9,6 +9,7 @@ use super::super::schema::{ColumnKind, Schema, Wanted};
 use super::super::stage::{PipelineStage, Rejected, reject};
 use super::super::table::{SparkColumn, SparkTable};
 use super::super::{damaged, float};
+use super::unequal;
 use tensorserve_codec::json::java::double_text;
 use tensorserve_tensor::NumberTexts;
 use tensorserve_tensor::error::Result;
@@ -64,7 +65,7 @@ pub(in super::super) fn string_indexer(
     let outputs = folder.columns("outputCol", "outputCols")?;
     let labels = read_labels(folder)?;
     if inputs.len() != outputs.len() || inputs.len() != labels.len() {
-        return Err(damaged("its columns are not as many as its lists of labels"));
+        return Err(unequal(inputs.len(), outputs.len(), labels.len(), "lists of labels"));
     }
     let invalid = folder.invalid()?;
     let mut stages: Vec<Box<dyn PipelineStage>> = Vec::new();

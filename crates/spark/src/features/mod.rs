@@ -12,3 +12,14 @@ pub(super) mod select;
 pub(super) mod tokens;
 pub(super) mod vector_index;
 pub(super) mod words;
+
+use super::damaged;
+use tensorserve_tensor::error::Error;
+
+/// The error for a stage that does not have as many output columns, and as many of `others` (which are `what`), as
+/// input columns.
+fn unequal(inputs: usize, outputs: usize, others: usize, what: &str) -> Error {
+    damaged(format!(
+        "a stage has {inputs} input columns, {outputs} output columns and {others} {what}: it needs as many of each"
+    ))
+}
