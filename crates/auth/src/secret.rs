@@ -33,14 +33,14 @@ const MAX_PARALLELISM: u32 = 16;
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| Error::internal("the system has no random numbers"))?;
+    filled.map_err(|_| Error::internal("the system's source of random numbers failed"))?;
     Ok(bytes)
 }
 
 /// Generates a key of 256 random bits.
 ///
 /// # Errors
-/// If the system has no random numbers.
+/// If the system's source of random numbers fails.
 pub fn new_key() -> Result<String> {
     let random: [u8; DIGEST] = random()?;
     Ok(format!("{KEY_PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random)))

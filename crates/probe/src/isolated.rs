@@ -264,7 +264,7 @@ impl Isolated {
             ChannelWait::Free(channel) => channel,
             ChannelWait::Lost => return Err(self.lost(&process)),
             ChannelWait::Late => {
-                return Err(late("other runs of the model were in progress until then"));
+                return Err(late("other runs kept the model's process busy until then"));
             }
         };
         let limit = timeout.map(|timeout| timeout.saturating_add(GRACE));

@@ -75,14 +75,14 @@ impl HostLink {
                 Ok(outcome) => return Ok(outcome),
                 Err(RecvTimeoutError::Disconnected) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let why = "the process of the load probe does not report; the version may have \
+                    let why = "the load probe has not reported within its time limit; the version may have \
                                started processes that still run";
                     return Ok(ProbeOutcome::Failed(why.to_owned()));
                 }
             }
         }
         let why =
-            format!("the process of the load probe has ended {MOST_ATTEMPTS} times meanwhile");
+            format!("the process that starts load probes has ended {MOST_ATTEMPTS} times in a row");
         Err(io::Error::other(why))
     }
 

@@ -37,7 +37,7 @@ pub fn split_rows(value: &Value, symbols: &Symbols) -> Result<SparseRows, Stop> 
             let shape = Value::new(value.flow.clone(), Some(vec![Size::number(2)]));
             return Ok(SparseRows { indices: part(2), values: part(1), shape });
         }
-        _ => return unknown("splits something else than one text for each row"),
+        _ => return unknown("splits an input that is not one text for each row"),
     }
     let partition = fresh_partition(symbols);
     Ok(SparseRows {

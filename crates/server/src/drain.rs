@@ -237,7 +237,10 @@ pub(super) fn refuse_connections(socket: &TcpListener) {
         };
         // Some kernels permit filters only to administrators of the network.
         if let Err(error) = tensorserve_os::drop_packets_below(socket, u8::MAX) {
-            log::warn!("new connections are accepted until the end: {denied}; {error}");
+            log::warn!(
+                "the kernel does not refuse new connections ({denied}; {error}): they are accepted until the \
+                 port is closed"
+            );
         }
     }
     #[cfg(not(target_os = "linux"))]

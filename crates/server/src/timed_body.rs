@@ -184,7 +184,10 @@ impl TimedBody {
             return Ok(());
         }
         self.client.refused.add();
-        let error = Error::overloaded("too many calls of this client wait for their messages");
+        let error = Error::overloaded(
+            "this client has too many open calls on which the server waits for a message: send one, or end \
+             some of the calls",
+        );
         self.metrics.count_shed(&error);
         Err(Status::resource_exhausted(error.message()))
     }

@@ -72,7 +72,9 @@ pub(crate) fn connect(
         StoreKind::S3 => s3(location, config, found_region),
         StoreKind::Gcs => gcs(location, config),
         StoreKind::Azure => azure(location, config),
-        StoreKind::Web => Err(Error::internal("a file of a web server is in no object store")),
+        StoreKind::Web => {
+            Err(Error::internal("a file on a web server has no object store to connect to"))
+        }
     }
 }
 

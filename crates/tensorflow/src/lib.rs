@@ -231,7 +231,7 @@ impl TensorFlow {
             joined.ok().and_then(Result::ok).unwrap_or(Ok(0))
         });
         if let Err(error) = outcome {
-            log::debug!("loads have no threads of low priority: {error}");
+            log::debug!("the low-priority threads for loads could not be started: {error}");
         }
     }
 

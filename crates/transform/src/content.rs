@@ -30,7 +30,7 @@ pub(crate) fn difference(
     if is_version(&found, outcome) || has_content(output, &found, content)? {
         return Ok(None);
     }
-    Ok(Some(format!("{key} has another content than was written")))
+    Ok(Some(format!("the content of {key} is no longer what was written")))
 }
 
 /// Whether an object is the version that was published.

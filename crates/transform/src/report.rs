@@ -216,7 +216,7 @@ fn stages(page: &mut String, progress: &Progress, facts: &ReportFacts, now: &Sna
 fn slow(page: &mut String, slowest: &[SlowObject]) {
     page.push_str(
         "<h2>Slowest objects</h2><p>The time is that of the work on the object: reading, running, writing and \
-         publishing, without waiting. Work on several objects at once counts for each with its share.</p>\
+         publishing, without waiting. The time of work on several objects at once is divided among them.</p>\
          <table><thead><tr><th scope=\"col\">object</th><th class=\"n\" scope=\"col\">time</th>\
          <th class=\"n\" scope=\"col\">records</th><th class=\"n\" scope=\"col\">output</th></tr></thead><tbody>",
     );

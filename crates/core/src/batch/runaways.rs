@@ -63,9 +63,9 @@ impl Runaways {
         let (count, version) = (self.given_up(), &self.version);
         (count >= self.most_given_up()).then(|| {
             Error::unavailable(format!(
-                "{count} runs of {version} have not ended at their deadlines, and cannot be ended: it takes \
-                 no requests until one of them ends, or it is loaded again; isolation = \"process\" makes \
-                 such runs end"
+                "{count} runs of {version} have not ended at their deadlines, and cannot be ended: the \
+                 version takes no requests until one of these runs ends, or the version is loaded again; \
+                 with isolation = \"process\", such runs are ended"
             ))
         })
     }

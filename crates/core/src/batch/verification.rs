@@ -85,7 +85,9 @@ impl Ground {
             Ground::Given => "batching is on".to_owned(),
             Ground::Alone => "an output does not declare that it has dimensions".to_owned(),
             Ground::Claimed => {
-                format!("rows = \"independent\" is set; by themselves, rows are {rows}")
+                format!(
+                    "rows = \"independent\" is set; the analysis of the model says that rows are {rows}"
+                )
             }
             Ground::None if !traits.batchable => {
                 "not every input and output declares an open 0-th dimension".to_owned()
@@ -292,7 +294,8 @@ mod tests {
         assert_eq!(why(&auto(), &proven()), (true, text(graph)));
         let mean = "rows are mixed: node \"model/mean\" (Mean) adds up the rows";
         assert_eq!(why(&auto(), &mixed()), (false, text(mean)));
-        let said = format!("rows = \"independent\" is set; by themselves, {mean}");
+        let said =
+            format!("rows = \"independent\" is set; the analysis of the model says that {mean}");
         assert_eq!(why(&claimed(), &mixed()), (true, said));
         assert_eq!(why(&mode(BatchMode::Off), &proven()), (false, text("batching is off")));
         assert_eq!(why(&mode(BatchMode::On), &mixed()), (true, text("batching is on")));

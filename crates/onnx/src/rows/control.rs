@@ -157,7 +157,7 @@ fn rows_of(value: &Value) -> Result<Value, Stop> {
             dims.extend(value.known_dims()?.iter().cloned());
             Ok(Value::rows(0, dims))
         }
-        _ => mixed("returns something else than a value of one row for each row"),
+        _ => mixed("returns a value that is not computed from one row alone"),
     }
 }
 

@@ -12,7 +12,7 @@ fn examples<'c>(call: &'c OnnxCall) -> Result<&'c Value, Stop> {
     match is_matrix || value.is_constant() {
         true => Ok(value),
         // A vector is one example.
-        false => unknown("takes something else than a matrix of a row for each example"),
+        false => unknown("takes an input that is not a matrix with a row for each example"),
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn encode(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
 pub(super) fn join(call: &OnnxCall) -> Result<Vec<Value>, Stop> {
     let all = call.from(0);
     if all.iter().any(|value| value.rank() != Some(2)) {
-        return unknown("takes something else than matrices");
+        return unknown("takes inputs that are not all matrices");
     }
     one(tensorserve_rows::shapes::concat(&all, 1, call.symbols))
 }

@@ -146,7 +146,10 @@ impl OnnxAnalysis {
         self.steps.set(steps);
         let stop = |stop| vec![Stop::value_at(stop, &named(node, frame), &node.op_type); count];
         if steps > MAX_STEPS {
-            return stop(Stop::Unknown("comes after more operators than are looked at".to_owned()));
+            let why = format!(
+                "comes after the {MAX_STEPS} operators, inputs and outputs that are analyzed"
+            );
+            return stop(Stop::Unknown(why));
         }
         let input = |name: &String| match name.as_str() {
             "" => None,
@@ -173,7 +176,7 @@ impl OnnxAnalysis {
     ) -> Result<Vec<Value>, Stop> {
         let domain = table::domain(&node.domain);
         let Some(rule) = table::rule(domain, &node.op_type) else {
-            return unknown("is an operator of which it is not known what it does to rows");
+            return unknown("is an operator whose effect on rows is not known");
         };
         let version = match frame.version(domain) {
             Some(version) => version,
@@ -245,7 +248,9 @@ impl OnnxAnalysis {
     fn nested(&self, run: impl FnOnce() -> Vec<Value>) -> Result<Vec<Value>, Stop> {
         let depth = self.depth.get();
         if depth >= MAX_DEPTH {
-            return unknown("is deeper in functions and subgraphs than is looked at");
+            return unknown(format!(
+                "is nested in more than the {MAX_DEPTH} functions and subgraphs that are analyzed"
+            ));
         }
         self.depth.set(depth + 1);
         let results = run();

@@ -243,7 +243,7 @@ fn meaning_of(status: u16) -> &'static str {
     match status {
         400 => "The request is wrong",
         401 => "Credentials are missing or wrong",
-        403 => "The client has not the role that this requires",
+        403 => "The client does not have the role that this request requires",
         404 => "There is nothing of that name",
         408 => "The body did not arrive in time",
         409 => "It exists already, or was changed at the same time",

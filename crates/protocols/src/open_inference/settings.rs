@@ -77,6 +77,7 @@ pub(super) fn log() -> Value {
 pub(super) fn refusal() -> Error {
     Error::new(
         Code::Unimplemented,
-        "this server's traces and logs are set where it is started: see log_level in its configuration",
+        "the settings of traces and logs cannot be changed by requests: set log_level and otlp_endpoint where the \
+         server is started",
     )
 }

@@ -86,7 +86,7 @@ impl Remote {
         loop {
             let client = Arc::clone(&self.client.read().unwrap_or_else(PoisonError::into_inner));
             let Some(store) = client.store() else {
-                return Err(Error::internal("a place is in no object store"));
+                return Err(Error::internal("the location is not in an object store"));
             };
             let (outcome, remarks) = with_remarks(request(Arc::clone(store), attempt)).await;
             let failure = match outcome {

@@ -208,7 +208,10 @@ fn take(source: &mut dyn Read, size: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     source.take(size).read_to_end(&mut content).map_err(error_of)?;
     if u64::try_from(content.len()).ok() != Some(size) {
-        return Err(Error::internal("what is uploaded has become shorter meanwhile"));
+        return Err(Error::internal(format!(
+            "the content became shorter while it was uploaded: {} of {size} bytes of a part were left",
+            content.len()
+        )));
     }
     Ok(content)
 }

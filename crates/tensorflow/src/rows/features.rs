@@ -125,7 +125,7 @@ fn dense_feature(examples: &Value, sizes: &[i64], unknown_rank: bool) -> Outcome
             return mixed("fills up rows to the length of the longest one of the batch");
         }
         if axis_of(examples).is_some() && !is_vector {
-            return unknown("parses something else than one example for each row");
+            return unknown("parses an input that is not one example for each row");
         }
         let mut dims = vec![Size::rows()];
         dims.extend(sizes.iter().copied().map(Size::number));

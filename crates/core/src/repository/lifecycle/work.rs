@@ -59,7 +59,7 @@ impl Turns {
             let has_room = self.late.len() < MOST_LATE;
             if time >= longest && has_room && self.late.insert(key.clone()) {
                 log::warn!(
-                    "{} version {}: still not loaded or unloaded after {} s; others no longer wait for it",
+                    "{} version {}: its load or unload has taken {} s so far; other versions no longer wait for it",
                     key.model,
                     key.version,
                     time.as_secs()
