@@ -245,7 +245,7 @@ fn unloading_waits_for_the_last_request() {
 #[test]
 fn a_small_model_is_there_at_once() {
     let mut settings = settings();
-    // Anything that waits for the next poll exceeds the limits below.
+    // What waits for the next poll takes an hour.
     settings.server.poll_interval = Some("1h".parse().expect("a duration"));
     settings.paths.push(data("tensorflow-serving/upstream/testdata/saved_model_half_plus_two_cpu"));
     let server = TestServer::start(settings);
@@ -267,10 +267,8 @@ fn a_small_model_is_there_at_once() {
         wait(server.engine.unload_model("m")).expect("success");
         times.push(start.elapsed());
     }
-    // A busy machine slows some rounds, so the fastest round counts.
-    let [loads, unloads] = [0, 1].map(|first| times.iter().skip(first).step_by(2).min());
-    assert!(loads < Some(&Duration::from_millis(300)), "{times:?}");
-    assert!(unloads < Some(&Duration::from_millis(100)), "{times:?}");
+    // A busy machine slows all of them, but not to the time of a poll.
+    assert!(times.iter().all(|time| *time < Duration::from_secs(600)), "{times:?}");
     println!("{times:?}");
 }
 
