@@ -40,8 +40,12 @@ DENY = target/tools/bin/cargo-deny
 LINTERS = target/tools/linters
 # maturin and Zig.
 WHEEL_TOOLS = target/tools/wheel
-# Tests build the wheel with the profile dev.
+# Tests build the wheel with the profile dev, and with the features that dependencies have in the build of the tests:
+# else most of the workspace would be compiled a second time.
 WHEEL_PROFILE ?= release
+ifeq ($(WHEEL_PROFILE),dev)
+WHEEL_FEATURES = --features tokio/test-util,tensorserve-boosters/default,tensorserve-onnx/default
+endif
 WHEELS = $(abspath $(TARGET))/wheels/$(WHEEL_PROFILE)
 # Or aarch64, on any machine.
 WHEEL_MACHINE ?= $(shell uname -m)
@@ -162,7 +166,7 @@ build: $(if $(PORTABLE),$(WHEEL_TOOLS)/installed)
 wheel: $(WHEEL_TOOLS)/installed
 	@rm -rf $(WHEELS)
 	$(UNSTRIPPED) $(FOR_WHEEL_MACHINE) $(WHEEL_TOOLS)/bin/maturin build --profile $(WHEEL_PROFILE) \
-		$(WHEEL_TARGET) --compatibility manylinux_2_28 --out $(WHEELS) -- -C linker=$(ZIG_CC)
+		$(WHEEL_TARGET) $(WHEEL_FEATURES) --compatibility manylinux_2_28 --out $(WHEELS) -- -C linker=$(ZIG_CC)
 	@if [ $(WHEEL_PROFILE) = release ] && [ -n "$$(find $(WHEELS) -name '*.whl' -size +16000k)" ]; then \
 		echo "error: the wheel is larger than 16 MB" >&2; exit 1; fi
 
