@@ -125,6 +125,46 @@ class ManyModels(PageTest):
         page.get_by_label("Sort by").select_option("Requests")
         self.assertEqual(self.names(page)[0][-3:], "004")
 
+    def test_a_model_is_searched_in_try_it(self):
+        model = self.server.ask_json("/api/v1/models/half_plus_two")
+
+        def detail(route):
+            name = route.request.url.rsplit("/", 1)[1]
+            wanted = next(one for one in status["models"] if one["name"] == name)
+            versions = [
+                {**full, "state": now["state"], "error": now["error"]}
+                for full, now in zip(model["versions"], wanted["versions"], strict=True)
+            ]
+            body = json.dumps({**model, "name": name, "versions": versions})
+            route.fulfill(content_type="application/json", body=body)
+
+        for width in WIDTHS:
+            with self.subTest(width=width):
+                status = self.status(200, failing=(7, 150))
+                page = self.page_of(status, width)
+                page.route("**/api/v1/models/*", detail)
+                self.show("try", page)
+                field = page.get_by_role("combobox", name="Find a model")
+                field.fill("europe 15")
+                found = page.get_by_role("listbox").get_by_role("option")
+                expect(found).to_have_count(8)
+                expect(page.locator(".matches")).to_contain_text("and 4 more models")
+                field.press("ArrowDown")
+                field.press("Enter")
+                chosen = page.locator("#try-model")
+                expect(chosen).to_have_value("customer_churn_prediction_europe_115")
+                expect(page.locator("#try-send")).to_be_visible()
+                field.fill("failed")
+                expect(found).to_have_count(2)
+                found.last.click()
+                expect(chosen).to_have_value("customer_churn_prediction_europe_150")
+                expect(page.locator("#try-reason")).to_contain_text("is not a SavedModel")
+                expect(page.locator("#try-send")).to_be_hidden()
+                field.fill("no such model")
+                expect(page.locator(".matches")).to_have_text("No model matches.")
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                self.assertLessEqual(wide, width)
+
     def test_sizes_of_models_are_those_of_files_and_the_connection_has_a_name(self):
         page = self.page_of(self.status(1), 1280)
         expect(page.get_by_role("columnheader", name="Files")).to_be_visible()

@@ -27,6 +27,10 @@ class TryIt(PageTest):
         legend = self.page.locator("#try-inputs legend .code").first
         expect(legend).to_have_text(self.first_input(name))
 
+    def ready(self, name):
+        """Waits until a model is listed as one that can be tried."""
+        expect(self.page.locator(f"#try-model option[value={name}]")).to_have_text(name)
+
     def first_input(self, name):
         versions = self.server.ask_json(f"/api/v1/models/{name}")["versions"]
         signatures = [one for version in versions for one in version.get("signatures") or []]
@@ -123,6 +127,30 @@ class TryIt(PageTest):
         self.page.locator("#tab-clients").click()
         expect(self.page.locator("#clients-model")).to_have_value("recommender")
 
+    def test_a_failed_model_shows_its_reason_and_then_its_form(self):
+        folder = os.path.join(self.server.folder, "broken")
+        os.makedirs(os.path.join(folder, "1"))
+        self.addCleanup(shutil.rmtree, folder)
+        with open(os.path.join(folder, "1/saved_model.pb"), "wb") as file:
+            file.write(b"this is no model")
+        self.show("try")
+        # A model that can be tried is selected at first.
+        expect(self.page.locator("#try-model")).to_have_value("digits")
+        option = self.page.locator("#try-model option[value=broken]")
+        expect(option).to_have_text("broken (failed)")
+        self.page.locator("#try-model").select_option("broken")
+        expect(self.page.locator("#try-reason")).to_contain_text("Version 1 failed")
+        expect(self.page.locator("#try-reason")).to_contain_text("saved_model.pb")
+        expect(self.page.locator("#try-send")).to_be_hidden()
+        self.assertTrue(self.page.url.endswith("#try/broken"))
+        self.page.reload()
+        expect(self.page.locator("#try-reason")).to_contain_text("saved_model.pb")
+        source = os.path.join(self.server.folder, "half_plus_two/1")
+        shutil.copytree(source, os.path.join(folder, "2"))
+        expect(option).to_have_text("broken")
+        expect(self.page.locator("#try-reason")).to_be_hidden()
+        self.assertEqual(json.loads(self.send()), {"outputs": [2.5]})
+
     def test_models_of_other_platforms(self):
         for name, file in (
             ("forest", "scikitlearn_iris/model.pkl"),
@@ -134,8 +162,7 @@ class TryIt(PageTest):
         self.page.reload()
         self.show("try")
         for name in ("forest", "tree"):
-            option = self.page.locator(f"#try-model option[value={name}]")
-            expect(option).to_have_count(1)
+            self.ready(name)
         self.model("forest")
         self.rows(1)
         for column, value in enumerate("1234", 1):
@@ -173,7 +200,7 @@ class TryIt(PageTest):
         row, expected = golden["rows"][number], golden["outputs"]["predict_proba"][number]
         self.page.reload()
         self.show("try")
-        expect(self.page.locator("#try-model option[value=passengers]")).to_have_count(1)
+        self.ready("passengers")
         self.model("passengers")
         self.rows(1)
         for field in ("Age", "Embarked", "Fare", "Parch", "Pclass", "Sex", "SibSp"):

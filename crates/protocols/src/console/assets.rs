@@ -58,6 +58,7 @@ static ASSETS: &[Asset] = assets! {
     "dom.js": SCRIPT,
     "feed.js": SCRIPT,
     "files.js": SCRIPT,
+    "finder.js": SCRIPT,
     "format.js": SCRIPT,
     "inputs.js": SCRIPT,
     "models.js": SCRIPT,

@@ -89,6 +89,7 @@ function tabs() {
 /** The server responds, for the first time or again. */
 function connected() {
 	byId("loading").hidden = true;
+	document.body.classList.toggle("is-stale", feed.isStale);
 	byId("login").hidden = true;
 	byId("main").hidden = false;
 	byId("tabs").hidden = false;

@@ -81,6 +81,11 @@ export function count(many, noun) {
 	return `${WHOLE.format(many)} ${noun}${many === 1 ? "" : "s"}`;
 }
 
+/** The words that a search looks for. */
+export function wordsOf(text) {
+	return text.toLowerCase().split(/\s+/).filter(Boolean);
+}
+
 function trim(text) {
 	return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
 }

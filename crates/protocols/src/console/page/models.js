@@ -6,7 +6,7 @@ import { breakable, byId, el, icon, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { ago, bytes, clock, count, isMuch, millis, NONE, number, percent, shape } from "./format.js";
 import { compare, matches, showCounts, start as startOrder } from "./order.js";
-import { available, chip, kindOf, signaturesOf, STATES } from "./states.js";
+import { available, chip, failures, kindOf, signaturesOf, STATES } from "./states.js";
 
 /** Number of values in a row's sparkline. */
 const RECENT = 40;
@@ -225,25 +225,6 @@ async function describe(row) {
 	} catch (error) {
 		if (!row.shownDetail) replace(place, el("p.note.bad-text", error.message));
 	}
-}
-
-/** What a version with an error does, by its state; others wait. */
-const TROUBLES = { FAILED: "failed", AVAILABLE: "refuses requests" };
-
-function failures(model) {
-	return model.versions
-		.filter(version => version.error)
-		.map(version =>
-			el(
-				"div.notice.bad",
-				icon("alert"),
-				el(
-					"div",
-					el("strong", `Version ${version.version} ${TROUBLES[version.state] ?? "is waiting"}`),
-					el("p", version.error),
-				),
-			),
-		);
 }
 
 /** The last request that failed. */

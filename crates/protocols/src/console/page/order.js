@@ -2,6 +2,7 @@
 
 import { write } from "./address.js";
 import { byId, options, segments, setText } from "./dom.js";
+import { wordsOf } from "./format.js";
 import { KINDS } from "./states.js";
 
 /** What a list can be sorted by: its title, the value of a row, and whether large values come first. */
@@ -126,8 +127,4 @@ function keep() {
 		sort: chosen.by === FIRST ? "" : chosen.by,
 		order: chosen.isDown === isDown ? "" : chosen.isDown ? "down" : "up",
 	});
-}
-
-function wordsOf(text) {
-	return text.toLowerCase().split(/\s+/).filter(Boolean);
 }

@@ -1,6 +1,6 @@
 // The states of versions and models.
 
-import { el } from "./dom.js";
+import { el, icon } from "./dom.js";
 
 /** The name of each state of the API, and the kind of its chip. */
 export const STATES = {
@@ -37,6 +37,26 @@ export function kindOf(model) {
 export function chip(state, text = "") {
 	const [name, kind] = STATES[state] ?? [String(state).toLowerCase(), "off"];
 	return el("span", { class: `chip ${kind}` }, text ? el("b", text) : null, name);
+}
+
+/** What a version with an error does, by its state; others wait. */
+const TROUBLES = { FAILED: "failed", AVAILABLE: "refuses requests" };
+
+/** A notice for each version with an error. */
+export function failures(model) {
+	return model.versions
+		.filter(version => version.error)
+		.map(version =>
+			el(
+				"div.notice.bad",
+				icon("alert"),
+				el(
+					"div",
+					el("strong", `Version ${version.version} ${TROUBLES[version.state] ?? "is waiting"}`),
+					el("p", version.error),
+				),
+			),
+		);
 }
 
 /** The versions that are ready, the latest first. */

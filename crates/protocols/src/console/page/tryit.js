@@ -5,7 +5,8 @@ import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
 import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available, signaturesOf } from "./states.js";
+import { finder } from "./finder.js";
+import { available, failures, kindOf as stateOf, signaturesOf } from "./states.js";
 import { checkSize, kindOf, parseCsv } from "./files.js";
 import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
 import { asCurl, asText, request, WIRES } from "./wires.js";
@@ -17,6 +18,7 @@ const MOST_SHOWN = 6000;
 const state = {
 	model: null,
 	detail: null,
+	why: "",
 	signature: null,
 	editors: [],
 	wire: "tfs",
@@ -26,6 +28,9 @@ const state = {
 	turn: 0,
 	sending: null,
 };
+/** What a model does that has no form. */
+const WITHOUT_FORM = { bad: "failed", busy: "loading", off: "unloaded" };
+let models;
 let modes;
 let wires;
 
@@ -74,6 +79,8 @@ export function start() {
 	});
 	byId("try-request-tools").append(copyButton(() => byId("try-request").dataset.curl ?? "", "Copy as curl"));
 	byId("try-request-tools").append(copyButton(() => byId("try-request").dataset.whole ?? ""));
+	models = finder(byId("try-model"), "Find a model");
+	byId("try-find").append(models.element);
 	dropAnywhere(byId("try-form"));
 	feed.addEventListener("status", listModels);
 	feed.addEventListener("restart", () => state.model && choose(state.model));
@@ -88,20 +95,45 @@ export function show(model, { version = "", signature = "", api = "" } = {}) {
 	}
 	const isOther = model !== state.model || (signature && signature !== state.signature?.name);
 	if (model && isOther) choose(model, { version, signature });
-	else if (state.model && state.signature) draw();
+	else if (state.model) draw();
 	else if (!state.model && byId("try-model").value) choose(byId("try-model").value);
 }
 
 function listModels() {
 	if (byId("panel-try").hidden) return;
-	const ready = feed.status.models.filter(({ versions }) => available(versions).length > 0);
-	const names = ready.map(({ name }) => [name, name]);
-	options(byId("try-model"), names);
-	byId("try-none").hidden = names.length > 0;
-	byId("try-form").hidden = names.length === 0;
-	// The model that was selected may have been unloaded.
-	const model = byId("try-model").value;
-	if (state.model && model && model !== state.model) choose(model);
+	// Those that can be tried come first.
+	const all = feed.status.models.toSorted((a, b) => Boolean(whyNone(a)) - Boolean(whyNone(b)));
+	options(
+		byId("try-model"),
+		all.map(model => [model.name, whyNone(model) ? `${model.name} (${WITHOUT_FORM[stateOf(model)]})` : model.name]),
+	);
+	byId("try-find").hidden = !models.isUseful();
+	byId("try-none").hidden = all.length > 0;
+	byId("try-form").hidden = all.length === 0;
+	if (!state.model || !all.length) return;
+	const now = all.find(({ name }) => name === state.model);
+	// The model that was selected may be gone, ready, or no longer ready.
+	if (!now) choose(byId("try-model").value);
+	else if (state.detail?.name === state.model && whyNone(now) !== state.why) choose(state.model);
+}
+
+/** What there is in place of a form, as text to compare; empty if there is one. */
+function whyNone({ versions }) {
+	if (available(versions).length) return "";
+	return JSON.stringify(versions.map(({ version, state: now, error }) => [version, now, error]));
+}
+
+/** Shows the form, or why there is none. */
+function showReason(model) {
+	state.why = whyNone(model);
+	const isReady = state.why === "";
+	for (const part of document.querySelectorAll("[data-of-form]")) part.hidden = !isReady;
+	const box = byId("try-reason");
+	box.hidden = isReady;
+	if (isReady) return replace(box);
+	const found = failures(model);
+	const words = `${model.name} is ${WITHOUT_FORM[stateOf(model)]}. This form appears when a version is ready.`;
+	replace(box, found.length ? found : el("p.faint", words));
 }
 
 async function choose(name, wanted = {}) {
@@ -118,6 +150,11 @@ async function choose(name, wanted = {}) {
 		return say(error.message);
 	}
 	const versions = available(state.detail.versions);
+	showReason(state.detail);
+	if (!versions.length) {
+		state.signature = null;
+		return keepAddress();
+	}
 	replace(byId("try-answer"), el("p.faint", "The response and its timing appear here."));
 	const labels = Object.keys(state.detail.labels ?? {}).map(label => [`label:${label}`, `Label ${label}`]);
 	options(byId("try-version"), [
@@ -283,6 +320,7 @@ function fillText() {
 /** Shows the HTTP request, or what is invalid in it. */
 function draw() {
 	keepAddress();
+	if (!state.signature) return;
 	byId("try-inputs").hidden = state.mode !== "form";
 	byId("try-json").hidden = state.mode !== "json";
 	const rows = state.editors.find(one => one.hasRows)?.rows.length;
@@ -315,7 +353,8 @@ function draw() {
 
 /** Keeps the model, the version, the signature and the protocol in the address. */
 function keepAddress() {
-	if (byId("panel-try").hidden || !state.signature) return;
+	if (byId("panel-try").hidden || !state.model) return;
+	if (!state.signature) return address.write("try", state.model);
 	address.write("try", state.model, {
 		version: byId("try-version").value,
 		signature: state.signature.name,
