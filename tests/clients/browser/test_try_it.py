@@ -1,6 +1,8 @@
 """Trying models: the page gets the same response as any other client."""
 
 import base64
+import csv
+import io
 import json
 import os
 import re
@@ -189,13 +191,90 @@ class TryIt(PageTest):
                 self.assertEqual(text.strip(), self.sent_again().strip())
                 self.assertIn("setosa", text)
 
-    def test_an_empty_field_is_a_missing_value(self):
-        """A pipeline of tables with text; the original's predictions are in the file beside it."""
+    def passengers(self):
+        """Serves a pipeline of tables with text; returns rows and what the original predicts for them."""
         folder = os.path.join(self.server.folder, "passengers", "1")
         os.makedirs(folder)
+        self.addCleanup(shutil.rmtree, os.path.dirname(folder))
         shutil.copy(os.path.join(SKLEARN, "passengers_boosted.pkl"), folder)
         with open(os.path.join(SKLEARN, "passengers_boosted.json")) as file:
-            golden = json.load(file)
+            return json.load(file)
+
+    def open_csv(self, text, page=None):
+        page = page or self.page
+        page.locator("#try-file").set_input_files(
+            {"name": "passengers.csv", "mimeType": "text/csv", "buffer": text.encode()}
+        )
+
+    def test_a_csv_file_shows_its_first_rows_with_send_in_view(self):
+        golden = self.passengers()
+        rows = golden["rows"][:12]
+        names = ("Age", "Embarked", "Fare", "Parch", "Pclass", "Sex", "SibSp")
+        self.assertIsNone(rows[0]["Age"])
+        # Lines end with CRLF, and the names of passengers contain commas and quotes.
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows({**row, "Name": f'{row["Name"]} "Jim"'} for row in rows)
+        for width in (1280, 390):
+            with self.subTest(width=width):
+                page = self.open(viewport={"width": width, "height": 800})
+                self.show("try", page)
+                expect(page.locator("#try-model option[value=passengers]")).to_have_text(
+                    "passengers"
+                )
+                page.locator("#try-model").select_option("passengers")
+                expect(page.locator("#try-inputs legend .code").first).to_have_text("Age")
+                self.open_csv(text.getvalue(), page)
+                table = page.locator("#try-table table")
+                expect(table.locator("tbody tr")).to_have_count(5)
+                self.assertEqual(table.locator("thead th").all_inner_texts(), [*names])
+                for row, line in zip(rows, table.locator("tbody tr").all(), strict=False):
+                    shown = ["missing" if row[name] is None else str(row[name]) for name in names]
+                    self.assertEqual(line.locator("td").all_inner_texts(), shown)
+                expect(page.locator("#try-table")).to_contain_text("the first 5 of 12 rows")
+                expect(page.locator("#try-table")).to_contain_text(
+                    "Not used: PassengerId, Name, Ticket, Cabin"
+                )
+                expect(page.locator("#try-inputs")).to_be_hidden()
+                # The bar of a phone lies over the last 60 pixels.
+                end = 800 - (60 if width == 390 else 0)
+                for what in (table, page.locator("#try-send")):
+                    box = what.bounding_box()
+                    self.assertGreaterEqual(box["y"], 56)
+                    self.assertLessEqual(box["y"] + box["height"], end)
+                self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+                page.locator("#try-send").click()
+                expect(page.locator("#try-answer .chip.good")).to_contain_text("200")
+                answer = json.loads(page.locator("#try-answer-text").inner_text())["outputs"]
+                wanted = golden["outputs"]["predict_proba"][: len(rows)]
+                for ours, theirs in zip(answer["predict_proba"], wanted, strict=True):
+                    for value, other in zip(ours, theirs, strict=True):
+                        self.assertAlmostEqual(value, other, delta=1e-12)
+                page.get_by_role("button", name="Edit").click()
+                expect(page.get_by_label("Age, row 12")).to_be_visible()
+
+    def test_csv_files_that_do_not_fit(self):
+        self.passengers()
+        self.show("try")
+        self.ready("passengers")
+        self.model("passengers")
+        error = self.page.locator("#try-error")
+        self.open_csv("Age,Embarked,Fare,Parch,Pclass,Sex\n1,S,1,1,1,male\n")
+        expect(error).to_have_text("The first line of the CSV file lacks SibSp.")
+        self.open_csv("Age,Embarked,Fare,Parch,Pclass,Sex,SibSp\n1,S,1,1,1,male,0\n\n2,S,1\n")
+        expect(error).to_have_text("Row 2 of the CSV file has 3 fields, the first line 7.")
+        self.open_csv("Age,Embarked,Fare,Parch,Pclass,Sex,SibSp\n")
+        expect(error).to_have_text("The CSV file has 0 rows; the form takes 1 to 200.")
+        # A value that does not fit is shown where it can be changed.
+        self.open_csv("Age,Embarked,Fare,Parch,Pclass,Sex,SibSp\nold,S,1,1,1,male,0\n")
+        expect(self.page.locator("#try-table table")).to_be_visible()
+        self.page.locator("#try-send").click()
+        expect(error).to_contain_text("Age: “old” is not a number")
+        expect(self.page.get_by_label("Age, row 1")).to_be_focused()
+
+    def test_an_empty_field_is_a_missing_value(self):
+        golden = self.passengers()
         number = next(at for at, row in enumerate(golden["rows"]) if row["Age"] is None)
         row, expected = golden["rows"][number], golden["outputs"]["predict_proba"][number]
         self.page.reload()
@@ -296,6 +375,7 @@ class TryIt(PageTest):
         chooser.set_input_files(
             {"name": "x.csv", "mimeType": "text/csv", "buffer": b'x\n3\n4\n"8"\n'}
         )
+        expect(self.page.locator("#try-table tbody tr")).to_have_count(3)
         expect(self.page.get_by_label("x, row 3")).to_have_value("8")
         self.assertEqual(json.loads(self.send())["outputs"], [3.5, 4.0, 6.0])
         header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"

@@ -54,6 +54,7 @@ static ASSETS: &[Asset] = assets! {
     "api.js": SCRIPT,
     "charts.js": SCRIPT,
     "clients.js": SCRIPT,
+    "csv.js": SCRIPT,
     "dialogs.js": SCRIPT,
     "dom.js": SCRIPT,
     "feed.js": SCRIPT,

@@ -100,32 +100,3 @@ export function pixels(image, target, scale) {
 	const grey = rows.map(one => one.flat());
 	return target.form === "rows" ? grey : grey.flat();
 }
-
-/** The fields of CSV text; they may be quoted. */
-export function parseCsv(text) {
-	const rows = [];
-	let [row, field, quoted] = [[], "", false];
-	const end = () => {
-		row.push(field);
-		field = "";
-	};
-	for (let i = 0; i < text.length; i += 1) {
-		const letter = text[i];
-		if (quoted) {
-			if (letter !== '"') field += letter;
-			else if (text[i + 1] === '"') {
-				field += '"';
-				i += 1;
-			} else quoted = false;
-		} else if (letter === '"') quoted = true;
-		else if (letter === ",") end();
-		else if (letter === "\n") {
-			end();
-			rows.push(row);
-			row = [];
-		} else if (letter !== "\r") field += letter;
-	}
-	end();
-	rows.push(row);
-	return rows.filter(one => one.some(value => value.trim() !== "")).map(one => one.map(value => value.trim()));
-}

@@ -81,7 +81,9 @@ class Cells {
 		const words = this.known.length ? el("p.type", listed(this.known)) : [];
 		this.element = frame(spec, words, el("div.scroll", this.body), list);
 		const rows = columns === 0 ? [[example]] : [].concat(example ?? []).map(row => [].concat(row));
-		this.set(rows.length ? rows : [[]]);
+		// The value of the example may be none that the encoder knows.
+		const known = value => (this.known.includes(String(value)) ? value : (this.known[0] ?? value));
+		this.set(rows.length ? rows.map(row => row.map(known)) : [[]]);
 	}
 
 	get rows() {
@@ -111,7 +113,7 @@ class Cells {
 		const { spec } = this;
 		const label =
 			this.columns > 1 ? `${spec.name}, row ${index + 1}, column ${column + 1}` : `${spec.name}, row ${index + 1}`;
-		const fallback = spec.dtype === "string" ? "" : spec.dtype === "bool" ? "true" : "1";
+		const fallback = this.known[0] ?? { string: "", bool: "true" }[spec.dtype] ?? "1";
 		const common = { "aria-label": label, onchange: this.changed, oninput: this.changed };
 		if (spec.dtype === "bool") {
 			const choice = el("select", common);
@@ -119,13 +121,10 @@ class Cells {
 				["true", "true"],
 				["false", "false"],
 			]);
-			choice.value = String(value ?? fallback);
+			choice.value = String(value ?? fallback).toLowerCase();
 			return choice;
 		}
 		const mode = spec.dtype === "string" ? "text" : "decimal";
-		// The value of the example is none that the encoder knows.
-		const isUnknown = this.known.length > 0 && !this.known.includes(String(value));
-		const shown = isUnknown && value === (spec.dtype === "string" ? "text" : 1) ? this.known[0] : value;
 		const control = el("input", {
 			type: "text",
 			inputmode: mode,
@@ -135,7 +134,7 @@ class Cells {
 			placeholder: spec.may_be_missing ? "missing" : spec.dtype === "string" ? "text" : "",
 			...common,
 		});
-		control.value = shown ?? fallback;
+		control.value = value ?? fallback;
 		return control;
 	}
 

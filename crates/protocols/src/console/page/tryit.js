@@ -3,12 +3,13 @@
 import * as address from "./address.js";
 import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
+import { fill as fillFrom, table } from "./csv.js";
 import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { finder } from "./finder.js";
 import { available, failures, kindOf as stateOf, signaturesOf } from "./states.js";
-import { checkSize, kindOf, parseCsv } from "./files.js";
-import { editor, Invalid, MOST_ROWS, rowsControl } from "./inputs.js";
+import { checkSize, kindOf } from "./files.js";
+import { editor, Invalid, rowsControl } from "./inputs.js";
 import { asCurl, asText, request, WIRES } from "./wires.js";
 
 /** A header of every request. */
@@ -25,6 +26,7 @@ const state = {
 	mode: "form",
 	array: null,
 	isOwnText: false,
+	isTable: false,
 	turn: 0,
 	sending: null,
 };
@@ -200,6 +202,7 @@ function makeForm() {
 	const inputs = state.signature?.inputs ?? [];
 	const example = state.signature?.example?.data ?? {};
 	state.array = null;
+	state.isTable = false;
 	state.editors = inputs.map(input =>
 		editor(input, example[input.name], () => {
 			state.array = null;
@@ -236,7 +239,7 @@ async function takeFiles(files) {
 		files.forEach(checkSize);
 		const kind = kindOf(files[0]);
 		if (kind === "npy") return takeArray(files[0]);
-		if (kind === "csv") return takeCsv(await files[0].text());
+		if (kind === "csv") return await takeCsv(files[0]);
 		const one = state.editors.find(each => each.takes?.(kind));
 		if (!one) throw new Error(`No input of this signature accepts ${files[0].name}. Supported: images, CSV, .npy.`);
 		state.mode = "form";
@@ -254,28 +257,24 @@ function takeArray(file) {
 	draw();
 }
 
-/** Fills the inputs: by the names in the first line, else from left to right. */
-function takeCsv(text) {
-	let rows = parseCsv(text);
-	const inputs = state.editors.filter(one => one.columns);
-	if (!inputs.length) throw new Error("No input of this signature accepts a CSV file.");
-	const header = rows[0]?.map(name => name.replace(/\[\d+\]$/, ""));
-	const byName = header && inputs.every(one => header.includes(one.spec.name));
-	const areNumbers = inputs.every(one => one.spec.dtype !== "string");
-	if (byName || (areNumbers && header?.some(name => Number.isNaN(Number(name))))) rows = rows.slice(1);
-	if (!rows.length || rows.length > MOST_ROWS) {
-		throw new Error(`The CSV file has ${rows.length} rows; the form takes 1 to ${MOST_ROWS}.`);
-	}
-	let left = 0;
-	for (const one of inputs) {
-		const from = byName ? header.indexOf(one.spec.name) : left;
-		if (from + one.columns > rows[0].length)
-			throw new Error(`The CSV file has too few columns: ${one.spec.name} needs ${one.columns}.`);
-		one.set(rows.map(row => row.slice(from, from + one.columns)));
-		left += one.columns;
-	}
+/** Fills the inputs from a CSV file, and shows its first rows in place of the form. */
+async function takeCsv(file) {
+	const taken = fillFrom(state.editors, await file.text());
+	state.mode = "form";
+	modes.pick("form");
 	state.array = null;
+	state.isOwnText = false;
+	state.isTable = true;
+	replace(byId("try-table"), table(file, taken, editTable));
 	draw();
+	byId("try-table").scrollIntoView({ block: "nearest" });
+}
+
+/** Shows the values of a CSV file as a form. */
+function editTable() {
+	state.isTable = false;
+	draw();
+	byId("try-inputs").querySelector("input, select")?.focus();
 }
 
 /** The selected model, version and signature. */
@@ -321,7 +320,8 @@ function fillText() {
 function draw() {
 	keepAddress();
 	if (!state.signature) return;
-	byId("try-inputs").hidden = state.mode !== "form";
+	byId("try-inputs").hidden = state.mode !== "form" || state.isTable;
+	byId("try-table").hidden = state.mode !== "form" || !state.isTable;
 	byId("try-json").hidden = state.mode !== "json";
 	const rows = state.editors.find(one => one.hasRows)?.rows.length;
 	if (rows) setText(byId("try-inputs").querySelector("output"), String(rows));
@@ -372,6 +372,7 @@ async function run() {
 	try {
 		made = request(state.wire, call());
 	} catch (error) {
+		if (state.isTable && error.control) editTable();
 		say(error.message);
 		error.control?.setAttribute("aria-invalid", "true");
 		error.control?.focus();
