@@ -103,6 +103,50 @@ class TryIt(PageTest):
                 flat = [value for row in flat for value in row]
             self.assertEqual(output["data"], flat)
 
+    def mlflow_model(self, name, inputs):
+        """Serves a model folder of MLflow with these inputs in its signature."""
+        folder = os.path.join(self.server.folder, name, "1")
+        os.makedirs(folder)
+        self.addCleanup(shutil.rmtree, os.path.dirname(folder))
+        shutil.copy(
+            os.path.join(SKLEARN, "iris_logreg_pipeline.pkl"), os.path.join(folder, "model.pkl")
+        )
+        with open(os.path.join(folder, "MLmodel"), "w") as file:
+            file.write("flavors:\n  sklearn: {pickled_model: model.pkl, ")
+            file.write("serialization_format: pickle}\nsignature:\n")
+            file.write(f"  inputs: '{json.dumps(inputs)}'\n")
+        self.ready(name)
+
+    def test_the_protocol_of_mlflow(self):
+        names = ("sepal length", "sepal width", "petal length", "petal width")
+        self.show("try")
+        self.mlflow_model("flowers", [{"type": "double", "name": name} for name in names])
+        tensor = {"dtype": "float64", "shape": [-1, 4]}
+        self.mlflow_model("matrix", [{"type": "tensor", "tensor-spec": tensor}])
+        rows = [[5.1, 3.5, 1.4, 0.2], [6.3, 3.3, 6.0, 2.5]]
+        for model, body in (
+            ("flowers", {"dataframe_split": {"columns": list(names), "data": rows}}),
+            ("matrix", {"inputs": rows}),
+        ):
+            with self.subTest(model):
+                self.model(model)
+                # `/invocations` is MLflow's for this model, and not SageMaker's.
+                expect(self.page.get_by_role("radio", name="SageMaker")).to_be_hidden()
+                self.wire("MLflow")
+                self.open_csv("5.1,3.5,1.4,0.2\n6.3,3.3,6.0,2.5\n")
+                expect(self.page.locator("#try-table tbody tr")).to_have_count(2)
+                self.assertIn("POST /invocations HTTP/1.1", self.shown_request())
+                self.assertEqual(json.loads(self.shown_text()), body)
+                text = self.send()
+                self.assertEqual(text, self.sent_again())
+                self.assertEqual(json.loads(text), {"predictions": [0, 2]})
+        self.page.reload()
+        expect(self.page.get_by_role("radio", name="MLflow")).to_be_checked()
+        self.model("digits")
+        expect(self.page.get_by_role("radio", name="MLflow")).to_be_hidden()
+        expect(self.page.get_by_role("radio", name="TensorFlow Serving")).to_be_checked()
+        expect(self.page.get_by_role("radio", name="SageMaker")).to_be_visible()
+
     def test_a_command_for_the_shell_gets_the_same_response(self):
         self.model("half_plus_two")
         self.page.get_by_label("x, row 1").fill("5")

@@ -95,7 +95,7 @@ export function segments(label, pairs, chosen) {
 	}
 	arrowKeys(
 		group,
-		() => [...group.children].filter(one => !one.disabled),
+		() => [...group.children].filter(one => !one.hidden),
 		one => one.click(),
 	);
 	pick(pairs[0][0], false);

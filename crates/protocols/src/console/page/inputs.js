@@ -148,8 +148,13 @@ class Cells {
 		}
 	}
 
+	/** The JSON of each value, by rows. */
+	values() {
+		return this.rows.map(row => [...row.children].map(one => scalar(one.value, this.spec, one)));
+	}
+
 	json() {
-		const rows = this.rows.map(row => [...row.children].map(one => scalar(one.value, this.spec, one)));
+		const rows = this.values();
 		if (this.columns === 0) return rows[0][0];
 		const flat = this.sizes.length === 1;
 		return `[${rows.map(row => (flat ? row[0] : `[${row.join(", ")}]`)).join(", ")}]`;

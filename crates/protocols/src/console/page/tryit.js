@@ -10,7 +10,7 @@ import { finder } from "./finder.js";
 import { available, failures, kindOf as stateOf, signaturesOf } from "./states.js";
 import { checkSize, kindOf } from "./files.js";
 import { editor, Invalid, rowsControl } from "./inputs.js";
-import { asCurl, asText, request, WIRES } from "./wires.js";
+import { asCurl, asText, request, TAKES_ARRAYS, WIRES } from "./wires.js";
 
 /** A header of every request. */
 const ASKS_TIMING = { "X-Server-Timing": "1" };
@@ -39,12 +39,13 @@ let wires;
 export function start() {
 	wires = segments("Protocol", WIRES, wire => {
 		state.wire = wire;
-		if (wire === "simple" || wire === "v2") state.array = null;
+		if (!TAKES_ARRAYS.has(wire)) state.array = null;
 		state.isOwnText = false;
 		fillText();
 		draw();
 	});
 	byId("try-wire").append(wires.element);
+	offerWires();
 	modes = segments(
 		"Request format",
 		[
@@ -91,14 +92,13 @@ export function start() {
 /** Called when the panel is shown, with the model of the address if it has one. */
 export function show(model, { version = "", signature = "", api = "" } = {}) {
 	listModels();
-	if (WIRES.some(([wire]) => wire === api)) {
-		state.wire = api;
-		wires.pick(api);
-	}
 	const isOther = model !== state.model || (signature && signature !== state.signature?.name);
-	if (model && isOther) choose(model, { version, signature });
-	else if (state.model) draw();
-	else if (!state.model && byId("try-model").value) choose(byId("try-model").value);
+	if (model && isOther) choose(model, { version, signature, api });
+	else if (state.model) {
+		state.wire = api || state.wire;
+		offerWires();
+		draw();
+	} else if (byId("try-model").value) choose(byId("try-model").value, { api });
 }
 
 function listModels() {
@@ -166,12 +166,13 @@ async function choose(name, wanted = {}) {
 	]);
 	const has = (select, value) => value && [...select.options].some(option => option.value === value);
 	if (has(byId("try-version"), wanted.version)) byId("try-version").value = wanted.version;
+	state.wire = wanted.api || state.wire;
 	chooseSignature(wanted.signature);
 }
 
 /** The selected version, resolved as the server does. */
 function chosenVersion() {
-	const versions = available(state.detail.versions);
+	const versions = available(state.detail?.versions ?? []);
 	const choice = byId("try-version").value;
 	const label = choice.startsWith("label:");
 	const number = label ? state.detail.labels[choice.slice(6)] : Number(choice);
@@ -192,10 +193,22 @@ function chooseSignature(wanted) {
 		state.formOf !== state.model;
 	state.signature = preferred ?? null;
 	state.formOf = state.model;
+	offerWires();
 	if (changed) makeForm();
 	state.isOwnText = false;
 	fillText();
 	draw();
+}
+
+/** Offers the protocols of the model: its folder decides whether `/invocations` is that of MLflow or of SageMaker. */
+function offerWires() {
+	const isMlflow = chosenVersion()?.mlflow_columns !== undefined;
+	// MLflow's protocol has no name of a signature.
+	const isOffered = { mlflow: isMlflow && state.signature?.name === "serving_default", sagemaker: !isMlflow };
+	for (const one of wires.element.children) one.hidden = isOffered[one.dataset.value] === false;
+	if (!WIRES.some(([wire]) => wire === state.wire && isOffered[wire] !== false))
+		state.wire = isOffered.mlflow ? "mlflow" : WIRES[0][0];
+	wires.pick(state.wire);
 }
 
 function makeForm() {
@@ -251,8 +264,7 @@ async function takeFiles(files) {
 }
 
 function takeArray(file) {
-	if (state.wire === "simple" || state.wire === "v2")
-		throw new Error("This protocol does not support .npy files; select another one.");
+	if (!TAKES_ARRAYS.has(state.wire)) throw new Error("This protocol does not support .npy files; select another one.");
 	state.array = file;
 	draw();
 }
@@ -281,7 +293,8 @@ function editTable() {
 function chosen() {
 	const choice = byId("try-version").value;
 	const label = choice.startsWith("label:") ? choice.slice(6) : null;
-	const base = { model: state.model, signature: state.signature.name, version: choice };
+	const columns = chosenVersion().mlflow_columns ?? [];
+	const base = { model: state.model, signature: state.signature.name, version: choice, columns };
 	if (!label) return base;
 	// Only TensorFlow Serving's protocol and the Open Inference Protocol have labels; the others get the label's version.
 	if (state.wire === "v2") return { ...base, version: label };
@@ -292,7 +305,12 @@ function chosen() {
 function filled() {
 	return {
 		...chosen(),
-		inputs: state.editors.map(one => ({ name: one.spec.name, dtype: one.spec.dtype, json: one.json() })),
+		inputs: state.editors.map(one => ({
+			name: one.spec.name,
+			dtype: one.spec.dtype,
+			json: one.json(),
+			rows: one.values?.(),
+		})),
 	};
 }
 

@@ -10,7 +10,11 @@ export const WIRES = [
 	["simple", "Simple"],
 	["sagemaker", "SageMaker"],
 	["v2", "Open Inference"],
+	["mlflow", "MLflow"],
 ];
+
+/** The protocols that take NumPy files. */
+export const TAKES_ARRAYS = new Set(["tfs", "sagemaker"]);
 
 /** The Open Inference Protocol's names of types; it sends small floats as FP32. */
 const DATATYPES = {
@@ -23,11 +27,12 @@ const DATATYPES = {
 };
 
 /**
- * The request for `call`: `{model, version, label, signature, inputs: [{name, dtype, json}], files}`.
+ * The request for `call`: `{model, version, label, signature, columns, inputs: [{name, dtype, json, rows}], files}`.
+ * `rows` has the JSON of each value of an input of rows, and `columns` the names that MLflow's signature has.
  * `text` is a complete body in place of the inputs; `array` is a NumPy file.
  */
 export function request(wire, call) {
-	return { tfs: tensorflowServing, simple, sagemaker, v2: openInference }[wire](call);
+	return { tfs: tensorflowServing, simple, sagemaker, v2: openInference, mlflow }[wire](call);
 }
 
 function object(pairs, indent = "  ") {
@@ -54,10 +59,15 @@ function tensorflowServing(call) {
 	return { path, headers: JSON_TYPE, body: columns(call) };
 }
 
-function sagemaker(call) {
+/** The header that names the model for `/invocations`. */
+function attributesOf(call) {
 	const attributes = [`tfs-model-name=${call.model}`];
 	if (call.version) attributes.push(`tfs-model-version=${call.version}`);
-	const own = { "X-Amzn-SageMaker-Custom-Attributes": attributes.join(",") };
+	return { "X-Amzn-SageMaker-Custom-Attributes": attributes.join(",") };
+}
+
+function sagemaker(call) {
+	const own = attributesOf(call);
 	const path = "/invocations";
 	if (call.array)
 		return {
@@ -66,6 +76,42 @@ function sagemaker(call) {
 			body: call.array,
 		};
 	return { path, headers: { ...JSON_TYPE, ...own }, body: columns(call) };
+}
+
+function mlflow(call) {
+	return {
+		path: "/invocations",
+		headers: { ...JSON_TYPE, ...attributesOf(call) },
+		body: call.text ?? dataFrame(call) ?? arrays(call),
+	};
+}
+
+/** A table with the columns that the model declares; null if the inputs are none. */
+function dataFrame({ columns: names, inputs }) {
+	if (!names.length || inputs.some(({ rows }) => !rows?.length)) return null;
+	const byName = new Map(inputs.map(({ name, rows }) => [name, rows]));
+	const isNamed = names.every(name => byName.get(name)?.[0].length === 1);
+	// Or else the columns of a matrix, in their order.
+	const parts = isNamed ? names.map(name => byName.get(name)) : inputs.map(({ rows }) => rows);
+	const data = parts[0].map((_, i) => parts.flatMap(rows => rows[i] ?? []));
+	if (data.some(row => row.length !== names.length)) return null;
+	const lines = data.map(row => `      [${row.join(", ")}]`);
+	const members = [
+		["columns", `[${names.map(name => JSON.stringify(name)).join(", ")}]`],
+		["data", `[\n${lines.join(",\n")}\n    ]`],
+	];
+	return object([["dataframe_split", object(members, "    ")]]);
+}
+
+/** The tensors of a model without columns: one alone, several by their names. */
+function arrays({ inputs }) {
+	const [only, ...more] = inputs;
+	const named = () =>
+		object(
+			inputs.map(({ name, json }) => [name, json]),
+			"    ",
+		);
+	return object([["inputs", more.length ? named() : only.json]]);
 }
 
 function openInference(call) {
