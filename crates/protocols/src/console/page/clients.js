@@ -3,7 +3,7 @@
 import { json, segment, text } from "./api.js";
 import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
-import { available, signaturesOf } from "./states.js";
+import { available, menuOf, signaturesOf, unreadiness, unready } from "./states.js";
 
 const state = { languages: null, language: null, variant: null, model: null, detail: null, turn: 0 };
 
@@ -43,10 +43,10 @@ export async function show(model) {
 
 function listModels() {
 	if (byId("panel-clients").hidden) return;
-	options(
-		byId("clients-model"),
-		feed.status.models.map(({ name }) => [name, name]),
-	);
+	options(byId("clients-model"), menuOf(feed.status.models));
+	const now = feed.status.models.find(({ name }) => name === state.model);
+	if (now && state.detail?.name === state.model && Boolean(unready(now)) !== Boolean(unready(state.detail)))
+		choose(state.model);
 }
 
 function tab(language) {
@@ -88,10 +88,13 @@ async function choose(name) {
 	state.model = name;
 	byId("clients-model").value = name;
 	try {
-		state.detail = await json(`/api/v1/models/${segment(name)}`);
+		const detail = await json(`/api/v1/models/${segment(name)}`);
+		if (name !== state.model) return;
+		state.detail = detail;
 	} catch (error) {
 		return say(error.message);
 	}
+	if (unready(state.detail)) return sayWhyNone(state.detail);
 	const [newest] = available(state.detail.versions);
 	const names = signaturesOf(newest).map(signature => [signature.name, signature.name]);
 	options(byId("clients-signature"), names);
@@ -99,7 +102,7 @@ async function choose(name) {
 }
 
 async function write() {
-	if (!state.model || !state.language) return;
+	if (!state.language || state.detail?.name !== state.model || unready(state.detail)) return;
 	state.turn += 1;
 	const { turn } = state;
 	const query = new URLSearchParams({ language: state.language.id });
@@ -118,6 +121,15 @@ async function write() {
 		replace(byId("clients-code"));
 		say(error.message);
 	}
+}
+
+/** Shows why there are no clients for a model. */
+function sayWhyNone(model) {
+	state.turn += 1;
+	replace(byId("clients-code"));
+	options(byId("clients-signature"), []);
+	const reasons = model.versions.flatMap(({ error }) => error ?? []);
+	say([unreadiness(model), ...reasons].join(" "));
 }
 
 function say(words) {

@@ -296,7 +296,8 @@ function signatureTable(signature) {
 				"thead",
 				el(
 					"tr",
-					["", "Name", "Type", "Shape", "Tensor"].map(name => el("th", { scope: "col" }, name)),
+					el("th", { scope: "col" }, el("span.offscreen", "Direction")),
+					["Name", "Type", "Shape", "Tensor"].map(name => el("th", { scope: "col" }, name)),
 				),
 			),
 			el(

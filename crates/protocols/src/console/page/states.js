@@ -64,6 +64,27 @@ export function available(versions) {
 	return versions.filter(({ state }) => state === "AVAILABLE").toSorted((a, b) => b.version - a.version);
 }
 
+/** What a model does that has no version that is ready, by its kind. */
+const UNREADY = { bad: "failed", busy: "loading", off: "unloaded" };
+
+/** What a model does that has no version that is ready; null if it has one. */
+export function unready(model) {
+	return available(model.versions).length ? null : UNREADY[kindOf(model)];
+}
+
+/** The same as a sentence. */
+export function unreadiness(model) {
+	const does = unready(model);
+	return `${model.name} ${does === "failed" ? "has" : "is"} ${does}.`;
+}
+
+/** The options of a menu of models: those that are ready come first, the others have their state. */
+export function menuOf(models) {
+	return models
+		.toSorted((a, b) => Boolean(unready(a)) - Boolean(unready(b)))
+		.map(model => [model.name, unready(model) ? `${model.name} (${unready(model)})` : model.name]);
+}
+
 /** The signatures for clients, the default one first. */
 export function signaturesOf(version) {
 	const all = (version?.signatures ?? []).filter(({ name }) => !name.startsWith("__saved_model_"));

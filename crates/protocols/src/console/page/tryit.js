@@ -7,7 +7,7 @@ import { fill as fillFrom, table } from "./csv.js";
 import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { finder } from "./finder.js";
-import { available, failures, kindOf as stateOf, signaturesOf } from "./states.js";
+import { available, failures, menuOf, signaturesOf, unreadiness, unready } from "./states.js";
 import { checkSize, kindOf } from "./files.js";
 import { editor, Invalid, rowsControl } from "./inputs.js";
 import { asCurl, asText, request, TAKES_ARRAYS, WIRES } from "./wires.js";
@@ -30,8 +30,6 @@ const state = {
 	turn: 0,
 	sending: null,
 };
-/** What a model does that has no form. */
-const WITHOUT_FORM = { bad: "failed", busy: "loading", off: "unloaded" };
 let models;
 let modes;
 let wires;
@@ -103,12 +101,8 @@ export function show(model, { version = "", signature = "", api = "" } = {}) {
 
 function listModels() {
 	if (byId("panel-try").hidden) return;
-	// Those that can be tried come first.
-	const all = feed.status.models.toSorted((a, b) => Boolean(whyNone(a)) - Boolean(whyNone(b)));
-	options(
-		byId("try-model"),
-		all.map(model => [model.name, whyNone(model) ? `${model.name} (${WITHOUT_FORM[stateOf(model)]})` : model.name]),
-	);
+	const all = feed.status.models;
+	options(byId("try-model"), menuOf(all));
 	byId("try-find").hidden = !models.isUseful();
 	byId("try-none").hidden = all.length > 0;
 	byId("try-form").hidden = all.length === 0;
@@ -120,9 +114,9 @@ function listModels() {
 }
 
 /** What there is in place of a form, as text to compare; empty if there is one. */
-function whyNone({ versions }) {
-	if (available(versions).length) return "";
-	return JSON.stringify(versions.map(({ version, state: now, error }) => [version, now, error]));
+function whyNone(model) {
+	if (!unready(model)) return "";
+	return JSON.stringify(model.versions.map(({ version, state: now, error }) => [version, now, error]));
 }
 
 /** Shows the form, or why there is none. */
@@ -134,7 +128,7 @@ function showReason(model) {
 	box.hidden = isReady;
 	if (isReady) return replace(box);
 	const found = failures(model);
-	const words = `${model.name} is ${WITHOUT_FORM[stateOf(model)]}. This form appears when a version is ready.`;
+	const words = `${unreadiness(model)} This form appears when a version is ready.`;
 	replace(box, found.length ? found : el("p.faint", words));
 }
 
