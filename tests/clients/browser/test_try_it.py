@@ -350,6 +350,21 @@ class TryIt(PageTest):
         expect(self.page.locator("#try-error")).to_contain_text("not a whole number of type int64")
         expect(self.page.get_by_label("user_id, row 1")).to_be_focused()
 
+    def test_nothing_is_sent_with_the_form_of_another_model(self):
+        self.model("half_plus_two")
+        held = []
+
+        def hold(route):
+            held.append(route)
+
+        self.page.route("**/api/v1/models/recommender", hold)
+        self.page.locator("#try-model").select_option("recommender")
+        self.eventually(lambda: held, "the page asks for the signatures")
+        expect(self.page.locator("#try-send")).to_be_disabled()
+        held[0].continue_()
+        expect(self.page.locator("#try-send")).to_be_enabled()
+        expect(self.page.locator("#try-inputs")).to_contain_text("user_id")
+
     def test_json_as_it_is_written(self):
         self.model("half_plus_two")
         self.page.get_by_role("radio", name="JSON").click()

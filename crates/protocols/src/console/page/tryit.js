@@ -135,6 +135,8 @@ function showReason(model) {
 async function choose(name, wanted = {}) {
 	state.model = name;
 	byId("try-model").value = name;
+	// The form is still that of another model.
+	byId("try-send").disabled = true;
 	state.turn += 1;
 	const { turn } = state;
 	try {
@@ -162,6 +164,7 @@ async function choose(name, wanted = {}) {
 	if (has(byId("try-version"), wanted.version)) byId("try-version").value = wanted.version;
 	state.wire = wanted.api || state.wire;
 	chooseSignature(wanted.signature);
+	byId("try-send").disabled = false;
 }
 
 /** The selected version, resolved as the server does. */
@@ -379,7 +382,7 @@ function say(text) {
 }
 
 async function run() {
-	if (!state.signature) return;
+	if (!state.signature || byId("try-send").disabled) return;
 	let made;
 	try {
 		made = request(state.wire, call());
