@@ -47,10 +47,10 @@ function open(name) {
 	const now = place();
 	if (name === now.name) return;
 	left.set(now.name, now);
-	const before = left.get(name) ?? {};
-	const isNew = OF_A_MODEL.has(name) && now.model !== null && now.model !== before.model;
-	if (isNew) go(name, now.model, { signature: now.options.signature });
-	else go(name, before.model, { ...before.options, signature: now.options.signature ?? before.options?.signature });
+	const { model = null, options = {} } = left.get(name) ?? {};
+	if (!OF_A_MODEL.has(name) || now.model === null) go(name, model, options);
+	else if (now.model !== model) go(name, now.model, { signature: now.options.signature });
+	else go(name, model, { ...options, signature: now.options.signature ?? options.signature });
 }
 
 /** Shows the panel that the address names. */
@@ -67,7 +67,7 @@ function show() {
 		body.hidden = one !== name;
 	}
 	if (isNew) scrollTo(0, 0);
-	traffic.show(name === "charts", model);
+	traffic.show(name === "charts", model, options);
 	admin.show(name === "admin");
 	if (name === "overview") order.open(options);
 	if (name === "overview") models.refresh();

@@ -1,5 +1,6 @@
 // Generated clients for the models.
 
+import * as address from "./address.js";
 import { json, segment, text } from "./api.js";
 import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
 import { feed } from "./feed.js";
@@ -23,8 +24,8 @@ export function start() {
 	feed.addEventListener("status", listModels);
 }
 
-/** Called when the panel is shown, with the model of the address if it has one. */
-export async function show(model) {
+/** Called when the panel is shown, with the model of the address if it has one, and its options. */
+export async function show(model, { signature, language, variant } = {}) {
 	listModels();
 	if (!state.languages) {
 		try {
@@ -35,10 +36,18 @@ export async function show(model) {
 		// The data of a request comes after the programs.
 		state.languages.sort((a, b) => (a.id === "json") - (b.id === "json"));
 		replace(byId("clients-languages"), state.languages.map(tab));
-		pick(state.languages[0]);
 	}
+	const named = state.languages.find(({ id }) => id === language);
+	if (named || !state.language) pick(named ?? state.languages[0], variant);
 	const name = model ?? state.model ?? byId("clients-model").value;
-	if (name && name !== state.model) await choose(name);
+	if (name && name !== state.model) return choose(name, signature);
+	select("clients-signature", signature);
+	write();
+}
+
+/** Selects an option of a menu, if it has it. */
+function select(id, value) {
+	if ([...byId(id).options].some(option => option.value === value)) byId(id).value = value;
 }
 
 function listModels() {
@@ -65,7 +74,7 @@ function tab(language) {
 	return self;
 }
 
-function pick(language) {
+function pick(language, variant) {
 	state.language = language;
 	for (const one of byId("clients-languages").children) {
 		const is = one.dataset.id === language.id;
@@ -79,12 +88,13 @@ function pick(language) {
 		byId("clients-variant"),
 		variants.map(({ id, name }) => [id, name]),
 	);
+	select("clients-variant", variant);
 	state.variant = variants.length ? byId("clients-variant").value : null;
 	byId("clients-variant-field").hidden = variants.length < 2;
 	write();
 }
 
-async function choose(name) {
+async function choose(name, signature) {
 	state.model = name;
 	byId("clients-model").value = name;
 	try {
@@ -96,13 +106,15 @@ async function choose(name) {
 	}
 	if (unready(state.detail)) return sayWhyNone(state.detail);
 	const [newest] = available(state.detail.versions);
-	const names = signaturesOf(newest).map(signature => [signature.name, signature.name]);
+	const names = signaturesOf(newest).map(one => [one.name, one.name]);
 	options(byId("clients-signature"), names);
+	select("clients-signature", signature);
 	write();
 }
 
 async function write() {
 	if (!state.language || state.detail?.name !== state.model || unready(state.detail)) return;
+	keepAddress();
 	state.turn += 1;
 	const { turn } = state;
 	const query = new URLSearchParams({ language: state.language.id });
@@ -123,11 +135,23 @@ async function write() {
 	}
 }
 
+/** Keeps the model, the signature and the language in the address; the first ones are left out. */
+function keepAddress() {
+	if (byId("panel-clients").hidden || !state.language) return;
+	const { id, variants = [] } = state.language;
+	address.write("clients", state.model, {
+		signature: byId("clients-signature").value,
+		language: id === state.languages[0].id ? "" : id,
+		variant: state.variant === variants[0]?.id ? "" : state.variant,
+	});
+}
+
 /** Shows why there are no clients for a model. */
 function sayWhyNone(model) {
 	state.turn += 1;
 	replace(byId("clients-code"));
 	options(byId("clients-signature"), []);
+	keepAddress();
 	const reasons = model.versions.flatMap(({ error }) => error ?? []);
 	say([unreadiness(model), ...reasons].join(" "));
 }

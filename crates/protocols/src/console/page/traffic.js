@@ -1,5 +1,6 @@
 // The charts: throughput, latency and resources of the server or of one model.
 
+import * as address from "./address.js";
 import { json, segment } from "./api.js";
 import { BarChart, TimeChart } from "./charts.js";
 import { byId, options, segments } from "./dom.js";
@@ -10,7 +11,14 @@ const MINUTE = 60_000;
 /** Milliseconds between updates of one model's points; the feed has those of all models. */
 const INTERVAL = 2500;
 
-let span = 5 * MINUTE;
+/** Minutes that the charts can show, and those that they show at first. */
+const RANGES = ["1", "5", "15"];
+const FIRST = "5";
+
+let span = Number(FIRST) * MINUTE;
+let ranges;
+/** The signature of the address, which is that of other panels. */
+let signature;
 let shown = false;
 let points = [];
 let asking = 0;
@@ -104,23 +112,22 @@ const charts = [throughput, latency, work, batches, errors, flight, machine, mem
 
 /** Builds the panel. */
 export function start() {
-	const spans = segments(
+	ranges = segments(
 		"Time range",
-		[
-			["1", "1 min"],
-			["5", "5 min"],
-			["15", "15 min"],
-		],
+		RANGES.map(minutes => [minutes, `${minutes} min`]),
 		value => {
 			span = Number(value) * MINUTE;
+			keepAddress();
 			draw();
 		},
 	);
-	spans.pick("5");
-	byId("charts-span").append(spans.element);
+	ranges.pick(FIRST);
+	byId("charts-span").append(ranges.element);
 	byId("charts-grid").append(...charts.map(chart => chart.element));
 	byId("charts-model").addEventListener("change", () => {
 		points = [];
+		signature = "";
+		keepAddress();
 		draw();
 		fetchPoints();
 	});
@@ -131,11 +138,23 @@ export function start() {
 	setInterval(() => shown && feed.isRunning && fetchPoints(), INTERVAL);
 }
 
-/** Called when the panel is shown or hidden. */
-export function show(isShown) {
+/** Called when the panel is shown or hidden, with the model and the options of the address. */
+export function show(isShown, model, wanted) {
 	shown = isShown;
 	if (!shown) return;
 	listModels();
+	({ signature } = wanted);
+	if (RANGES.includes(wanted.range)) {
+		ranges.pick(wanted.range);
+		span = Number(wanted.range) * MINUTE;
+	}
+	const menu = byId("charts-model");
+	const before = menu.value;
+	menu.value = model ?? "";
+	// All models, if there is none of this name.
+	if (menu.value === "") menu.value = "";
+	if (menu.value !== before) points = [];
+	keepAddress();
 	draw();
 	fetchPoints();
 }
@@ -144,6 +163,12 @@ function listModels() {
 	if (!shown) return;
 	const names = feed.status.models.map(model => [model.name, model.name]);
 	options(byId("charts-model"), [["", "All models"], ...names]);
+}
+
+/** Keeps the model and the time range in the address. */
+function keepAddress() {
+	const range = String(span / MINUTE);
+	address.write("charts", byId("charts-model").value || null, { signature, range: range === FIRST ? "" : range });
 }
 
 /** Fetches the points of one model, if one is selected. */
