@@ -17,9 +17,38 @@ from running import BINARY, ROOT, Running, environment, free_port  # noqa: F401
 MODELS = os.path.join(ROOT, "models")
 IMAGES = os.path.join(ROOT, "examples/images/digits")
 
+#: Directory for screenshots of every panel and of the report, if set.
+PICTURES = os.environ.get("TENSORSERVE_PICTURES")
+
 #: Generous, for machines that build at the same time.
 PATIENCE = 20_000
 expect.set_options(timeout=PATIENCE)
+
+#: Boxes that cut off a text without a sign of it.
+CLIPPED = """() => {
+    const found = [];
+    const isForScreenReaders = (element) =>
+        element && (getComputedStyle(element).clipPath === "inset(50%)" || isForScreenReaders(element.parentElement));
+    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        const element = text.parentElement;
+        if (!text.data.trim() || !element.checkVisibility({ contentVisibilityAuto: true })
+            || element.closest(".offscreen, option") || isForScreenReaders(element)) continue;
+        const range = document.createRange();
+        range.selectNodeContents(text);
+        for (const box of range.getClientRects()) {
+            for (let at = element; at; at = at.parentElement) {
+                const style = getComputedStyle(at);
+                if (/auto|scroll/.test(style.overflowX) || style.webkitLineClamp !== "none") break;
+                if (!/hidden|clip/.test(style.overflowX)) continue;
+                const frame = at.getBoundingClientRect();
+                if (box.right > frame.right + 1 || box.bottom > frame.bottom + 1) found.push(text.data);
+            }
+        }
+    }
+    return [...new Set(found)];
+}"""
 
 
 def chromium():

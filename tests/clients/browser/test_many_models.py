@@ -6,33 +6,9 @@ import unittest
 
 from playwright.sync_api import expect
 
-from house import PageTest
+from house import CLIPPED, PageTest
 
 WIDTHS = (1280, 390)
-
-#: Boxes that cut off a text without a sign of it.
-CLIPPED = """() => {
-    const found = [];
-    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
-    while (walker.nextNode()) {
-        const text = walker.currentNode;
-        const element = text.parentElement;
-        if (!text.data.trim() || !element.checkVisibility({ contentVisibilityAuto: true })
-            || element.closest(".offscreen, option")) continue;
-        const range = document.createRange();
-        range.selectNodeContents(text);
-        for (const box of range.getClientRects()) {
-            for (let at = element; at; at = at.parentElement) {
-                const style = getComputedStyle(at);
-                if (/auto|scroll/.test(style.overflowX) || style.webkitLineClamp !== "none") break;
-                if (!/hidden|clip/.test(style.overflowX)) continue;
-                const frame = at.getBoundingClientRect();
-                if (box.right > frame.right + 1 || box.bottom > frame.bottom + 1) found.push(text.data);
-            }
-        }
-    }
-    return [...new Set(found)];
-}"""
 
 #: Lines of names that begin inside a word.
 BROKEN_NAMES = """() => [...document.querySelectorAll(".model-name span")].filter((name) => {

@@ -8,10 +8,7 @@ import unittest
 
 from playwright.sync_api import expect
 
-from house import PageTest
-
-#: Directory for screenshots of every panel, if set.
-PICTURES = os.environ.get("TENSORSERVE_PICTURES")
+from house import PICTURES, PageTest
 
 
 class Panels(PageTest):
