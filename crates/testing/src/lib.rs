@@ -1,5 +1,6 @@
 //! What the tests of several crates share. It depends on no other crate, and only tests depend on it: features that
 //! tests alone enable would compile half of the workspace a second time for them.
+#![forbid(unsafe_code)]
 #![allow(clippy::expect_used, clippy::indexing_slicing)]
 
 use std::path::{Path, PathBuf};
