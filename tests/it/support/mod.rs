@@ -55,7 +55,7 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "not reached: {what}");
+        assert!(start.elapsed() < Duration::from_secs(300), "not reached: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
