@@ -225,7 +225,7 @@ fn commands_that_take_any_words_have_help() {
     let help = run(&["container", "--help"]);
     assert!(help.status.success(), "{}", help.stderr);
     // The commands of the image, and how one is chosen.
-    let parts = ["Usage: tensorserve [COMMAND]", "transform", "Usage: tensorserve container"];
+    let parts = ["Usage: tensorserve [COMMAND]", "inspect", "Usage: tensorserve container"];
     for part in parts.into_iter().chain(["by the first rule that applies", "MODEL_BASE_PATH"]) {
         assert!(help.stdout.contains(part), "{part:?} is not in: {}", help.stdout);
     }
