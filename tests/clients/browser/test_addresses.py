@@ -67,6 +67,24 @@ class Addresses(PageTest):
             "aria-selected", "true"
         )
 
+    def test_a_link_to_a_model_that_is_not_there(self):
+        self.expected.append("404")
+        page = self.open()
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{self.server.url}/#try/later")
+        expect(page.locator("#try-error")).to_contain_text("later")
+        expect(page.locator("#try-send")).to_be_disabled()
+        # The page does not ask again with each status.
+        before = page.locator("#uptime").inner_text()
+        expect(page.locator("#uptime")).not_to_have_text(before)
+        self.assertEqual(sum("/api/v1/models/" in url for url in asked), 1)
+        source = os.path.join(self.server.folder, "half_plus_two")
+        shutil.copytree(source, os.path.join(self.server.folder, "later"))
+        expect(page.locator("#try-send")).to_be_enabled()
+        expect(page.locator("#try-model")).to_have_value("later")
+        expect(page.locator("#try-error")).to_be_empty()
+
     def test_the_model_and_its_signature_stay_from_panel_to_panel(self):
         self.show("try")
         expect(self.page.locator("#try-model option[value=frame]")).to_have_text("frame")

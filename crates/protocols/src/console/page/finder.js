@@ -64,7 +64,7 @@ export function finder(select, label) {
 	field.addEventListener("focus", search);
 	field.addEventListener("blur", close);
 	// A click on a match does not take the focus, which would close the list first.
-	found.addEventListener("pointerdown", event => event.preventDefault());
+	found.addEventListener("mousedown", event => event.preventDefault());
 	field.addEventListener("keydown", event => {
 		if (event.key === "Escape") {
 			field.value = "";

@@ -19,6 +19,7 @@ const MOST_SHOWN = 6000;
 const state = {
 	model: null,
 	detail: null,
+	isMissing: false,
 	why: "",
 	signature: null,
 	editors: [],
@@ -108,9 +109,10 @@ function listModels() {
 	byId("try-form").hidden = all.length === 0;
 	if (!state.model || !all.length) return;
 	const now = all.find(({ name }) => name === state.model);
-	// The model that was selected may be gone, ready, or no longer ready.
-	if (!now) choose(byId("try-model").value);
-	else if (state.detail?.name === state.model && whyNone(now) !== state.why) choose(state.model);
+	const isShown = state.detail?.name === state.model;
+	// The model that was selected may be gone, ready, or no longer ready; that of a link may be there at last.
+	if (!now && isShown) choose(byId("try-model").options[0].value);
+	else if (now && (state.isMissing || (isShown && whyNone(now) !== state.why))) choose(state.model);
 }
 
 /** What there is in place of a form, as text to compare; empty if there is one. */
@@ -137,6 +139,7 @@ async function choose(name, wanted = {}) {
 	byId("try-model").value = name;
 	// The form is still that of another model.
 	byId("try-send").disabled = true;
+	state.isMissing = false;
 	state.turn += 1;
 	const { turn } = state;
 	try {
@@ -145,6 +148,7 @@ async function choose(name, wanted = {}) {
 		state.detail = detail;
 	} catch (error) {
 		if (turn !== state.turn) return;
+		state.isMissing = true;
 		return say(error.message);
 	}
 	const versions = available(state.detail.versions);
