@@ -343,6 +343,13 @@ impl Engine {
         self.0.metrics.load_report()
     }
 
+    /// The share of each resource that is in use now: `tensorserve_utilization_ratio`.
+    #[must_use]
+    pub fn utilization(&self) -> [(&'static str, f64); 4] {
+        self.read_signals();
+        self.0.metrics.utilization()
+    }
+
     /// All metrics as text.
     ///
     /// # Errors

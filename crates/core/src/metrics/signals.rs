@@ -208,10 +208,9 @@ pub struct LoadReport {
 }
 
 impl Metrics {
-    /// The share of each resource that was in use when it was last read: `tensorserve_utilization_ratio`.
-    #[must_use]
-    pub fn utilization(&self) -> Vec<(&'static str, f64)> {
-        lock(&self.0.signals.0).utilization.to_vec()
+    /// The share of each resource that was in use when it was last read.
+    pub(crate) fn utilization(&self) -> [(&'static str, f64); 4] {
+        lock(&self.0.signals.0).utilization
     }
 
     /// The load when it was last read.

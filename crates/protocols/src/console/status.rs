@@ -355,14 +355,7 @@ impl ConsoleState {
             errors_per_second: round(rates.errors_per_second),
             p50_ms: rates.p50_ms.map(round),
             p99_ms: rates.p99_ms.map(round),
-            utilization: engine
-                .metrics()
-                .utilization()
-                .into_iter()
-                // Nothing has been read yet while they have no names.
-                .filter(|(resource, _)| !resource.is_empty())
-                .map(|(resource, share)| (resource, round(share)))
-                .collect(),
+            utilization: engine.utilization().map(|(name, share)| (name, round(share))).into(),
         }
     }
 }
