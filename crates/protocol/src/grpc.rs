@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, InferenceCall};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::names::beginning;
 
 /// The gRPC services of the server; each protocol adds its own.
 #[derive(Default)]
@@ -75,10 +76,8 @@ pub fn status(name: &str, error: &Error) -> Status {
         log::debug!("{name}: {error}{cause}");
     }
     let message = error.message();
-    let mut text = message.to_owned();
+    let mut text = beginning(message, LONGEST_MESSAGE).to_owned();
     if message.len() > LONGEST_MESSAGE {
-        let end = (0..=LONGEST_MESSAGE).rev().find(|at| message.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
         text.push_str("...TRUNCATED");
     }
     Status::new(tonic::Code::from(i32::from(error.code().grpc())), text)

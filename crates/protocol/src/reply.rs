@@ -8,6 +8,7 @@ use futures_util::Stream;
 
 use tensorserve_core::engine::{InferenceOutcome, RunTiming};
 use tensorserve_tensor::error::Error;
+use tensorserve_tensor::names::beginning;
 
 /// An HTTP response.
 pub struct Reply {
@@ -213,12 +214,11 @@ pub fn bounded(message: &str) -> Cow<'_, str> {
         return Cow::Borrowed(message);
     }
     let is_boundary = |at: &usize| message.is_char_boundary(*at);
-    let start = (0..=LONGEST_ERROR / 2).rev().find(is_boundary).unwrap_or(0);
+    let head = beginning(message, LONGEST_ERROR / 2);
     let end = message.len() - LONGEST_ERROR / 2;
     let end = (end..message.len()).find(is_boundary).unwrap_or(message.len());
-    let (head, tail) = (message.get(..start), message.get(end..));
-    let left_out = end - start;
-    let (head, tail) = (head.unwrap_or_default(), tail.unwrap_or_default());
+    let tail = message.get(end..).unwrap_or_default();
+    let left_out = end - head.len();
     Cow::Owned(format!("{head}… ({left_out} bytes left out) …{tail}"))
 }
 

@@ -20,6 +20,7 @@ use tonic::codegen::http;
 use tonic::{Code, Status};
 
 use tensorserve_tensor::error::Code as ErrorCode;
+use tensorserve_tensor::names::beginning;
 use tensorserve_trace::{Observer, RequestFacts, RequestTrace, Span, TRACEPARENT, TRACESTATE};
 
 use crate::access_log::AccessLine;
@@ -312,8 +313,7 @@ fn name(code: Code) -> &'static str {
 
 /// At most [`LONGEST_TEXT`] bytes of `text`.
 fn shortened(text: &str) -> &str {
-    let mut ends = (0..=text.len().min(LONGEST_TEXT)).rev();
-    ends.find_map(|end| text.get(..end)).unwrap_or_default()
+    beginning(text, LONGEST_TEXT)
 }
 
 /// The host and the port of a `Host` header or of an authority.

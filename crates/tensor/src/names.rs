@@ -131,6 +131,13 @@ pub fn limited(message: impl Display) -> String {
     text.0
 }
 
+/// The beginning of a text, of at most this many bytes.
+#[must_use]
+pub fn beginning(text: &str, most: usize) -> &str {
+    let mut ends = (0..=text.len().min(most)).rev();
+    ends.find_map(|end| text.get(..end)).unwrap_or_default()
+}
+
 struct LimitedText(String);
 
 impl fmt::Write for LimitedText {
@@ -140,8 +147,7 @@ impl fmt::Write for LimitedText {
             self.0.push_str(more);
             return Ok(());
         }
-        let end = (0..=room).rev().find(|at| more.is_char_boundary(*at)).unwrap_or(0);
-        self.0.push_str(more.get(..end).unwrap_or_default());
+        self.0.push_str(beginning(more, room));
         self.0.push('…');
         Err(fmt::Error)
     }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::Metrics;
 use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::names::beginning;
 
 /// The longest message that is kept, in bytes. Messages quote values of clients, which can be of any size.
 const LONGEST: usize = 1000;
@@ -61,9 +62,7 @@ fn shortened(message: &str) -> String {
     if message.len() <= LONGEST {
         return message.to_owned();
     }
-    let mut ends = (0..=LONGEST).rev();
-    let start = ends.find_map(|end| message.get(..end)).unwrap_or_default();
-    format!("{start}…")
+    format!("{}…", beginning(message, LONGEST))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tensorserve_tensor::names::beginning;
+
 /// Events that are kept of one model.
 const MOST_EVENTS: usize = 32;
 
@@ -47,9 +49,7 @@ impl Journal {
 
     pub(super) fn record(&self, model: &str, mut event: LifecycleEvent) {
         if let Some(error) = &mut event.error {
-            let is_boundary = |at: &usize| error.is_char_boundary(*at);
-            let end = (0..=LONGEST_ERROR.min(error.len())).rev().find(is_boundary).unwrap_or(0);
-            error.truncate(end);
+            error.truncate(beginning(error, LONGEST_ERROR).len());
         }
         let mut all = self.lock();
         if !all.contains_key(model) && all.len() >= MOST_MODELS {

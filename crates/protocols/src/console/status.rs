@@ -214,7 +214,7 @@ struct LastErrorView {
 
 impl LastErrorView {
     fn new(error: &LastError) -> Self {
-        let message = bounded(&error.message).into_owned();
+        let message = error.message.clone();
         LastErrorView { at: millis(error.at), code: error.code.name(), message }
     }
 }

@@ -18,6 +18,7 @@ use tensorserve_protocol::{
     bounded,
 };
 use tensorserve_tensor::error::{Code, Error};
+use tensorserve_tensor::names::beginning;
 
 /// The most bytes of `OriginalMessage` according to the service model.
 const LONGEST_ORIGINAL: usize = 2048;
@@ -122,7 +123,7 @@ fn model_error(reply: Reply) -> Reply {
     let Reply { status, body, timing, error, .. } = reply;
     let is_overload = status == 503;
     let text = String::from_utf8_lossy(&body);
-    let start = shortened(&text);
+    let start = beginning(&text, LONGEST_ORIGINAL);
     let mut answer = if is_overload {
         let error = error.as_ref().map_or("", Error::message);
         refuse(Error::unavailable(error.to_owned()), 503)
@@ -146,11 +147,6 @@ fn model_error(reply: Reply) -> Reply {
     };
     (answer.timing, answer.error) = (timing, error);
     answer
-}
-
-fn shortened(text: &str) -> &str {
-    let end = (0..=LONGEST_ORIGINAL.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
 /// An error that is not the model's, in the service's format.
