@@ -45,6 +45,15 @@ impl Compression {
         }
     }
 
+    /// The name of an object without the suffix of its compression.
+    #[must_use]
+    pub fn uncompressed_name(name: &str) -> &str {
+        match Compression::Auto.of_name(name) {
+            Compression::None => name,
+            _ => name.rsplit_once('.').map_or(name, |(uncompressed, _)| uncompressed),
+        }
+    }
+
     /// The compression with this name, as [`fmt::Display`] writes it, in either case.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Which objects are images, where a job takes images and its input has other files beside them.
 
+use tensorserve_records::compression::Compression;
+
 /// The endings of names of images.
 const ENDINGS: [&str; 6] = ["bmp", "gif", "jpeg", "jpg", "png", "webp"];
 
@@ -25,10 +27,9 @@ const BEGINNINGS: [&[u8]; 12] = [
 /// Whether the name of an object says that it is an image, also a compressed one.
 #[must_use]
 pub fn is_named(key: &str) -> bool {
-    let name = key.to_ascii_lowercase();
-    let packed = [".gz", ".gzip", ".zst", ".zstd"];
-    let name = packed.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
-    name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending))
+    let name = Compression::uncompressed_name(key);
+    let is_ending = |ending: &str| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known));
+    name.rsplit_once('.').is_some_and(|(_, ending)| is_ending(ending))
 }
 
 /// Whether a file begins as images do.

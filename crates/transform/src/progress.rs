@@ -1,5 +1,6 @@
 //! What a job has done so far, for people and for programs.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,7 @@ pub struct Progress {
 struct Notes {
     slowest: Vec<SlowObject>,
     /// Objects that are split into ranges.
-    ranges: Vec<SlowObject>,
+    ranges: HashMap<String, SlowObject>,
     failures: Vec<FailureNote>,
     skips: Vec<FailureNote>,
     points: Vec<Point>,
@@ -165,13 +166,13 @@ impl Progress {
     /// Notes how long a range of an object took. The times of all of them are those of the object.
     pub(crate) fn range_took(&self, range: SlowObject) {
         let mut notes = self.notes();
-        match notes.ranges.iter_mut().find(|other| other.object == range.object) {
+        match notes.ranges.get_mut(&range.object) {
             Some(object) => {
                 object.seconds += range.seconds;
                 object.bytes += range.bytes;
                 object.records += range.records;
             }
-            None => notes.ranges.push(range),
+            None => drop(notes.ranges.insert(range.object.clone(), range)),
         }
     }
 
@@ -193,21 +194,13 @@ impl Progress {
 
     /// Notes a failure.
     pub(crate) fn failed_with(&self, object: &str, reason: &str) {
-        let mut notes = self.notes();
-        if notes.failures.len() < FAILURES {
-            let note = FailureNote { object: object.to_owned(), reason: reason.to_owned() };
-            notes.failures.push(note);
-        }
+        note_first(&mut self.notes().failures, object, reason);
     }
 
     /// Counts an object that is left out, and notes why.
     pub(crate) fn skips_one(&self, object: &str, reason: &str) {
         self.skipped.fetch_add(1, Relaxed);
-        let mut notes = self.notes();
-        if notes.skips.len() < FAILURES {
-            let note = FailureNote { object: object.to_owned(), reason: reason.to_owned() };
-            notes.skips.push(note);
-        }
+        note_first(&mut self.notes().skips, object, reason);
     }
 
     /// The first objects that were left out, and why.
@@ -241,7 +234,8 @@ impl Progress {
     #[must_use]
     pub fn history(&self) -> (Vec<Point>, Vec<SlowObject>, Vec<FailureNote>) {
         let notes = self.notes();
-        let mut slowest = [&*notes.slowest, &*notes.ranges].concat();
+        let mut slowest: Vec<SlowObject> =
+            notes.slowest.iter().chain(notes.ranges.values()).cloned().collect();
         slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         slowest.truncate(SLOWEST);
         (notes.points.clone(), slowest, notes.failures.clone())
@@ -277,6 +271,13 @@ impl Progress {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+}
+
+/// Notes an object and why, if it is one of the first.
+fn note_first(notes: &mut Vec<FailureNote>, object: &str, reason: &str) {
+    if notes.len() < FAILURES {
+        notes.push(FailureNote { object: object.to_owned(), reason: reason.to_owned() });
     }
 }
 

@@ -298,7 +298,8 @@ pub fn bytes(count: u64) -> String {
 
 /// A number of things for people: `1 object`, `2 objects`, `3 entries`.
 #[must_use]
-pub fn counted(count: u64, one: &str) -> String {
+pub fn counted(count: impl TryInto<u64>, one: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
     match one {
         _ if count == 1 => format!("1 {one}"),
         _ if one.ends_with("ch") => format!("{count} {one}es"),

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use super::arguments::Arguments;
 use super::show::note;
+use tensorserve_records::compression::Compression;
 use tensorserve_records::manifest;
 use tensorserve_store::objects::{
     ObjectInfo, Place, PlaceOptions, UnusableName, find, find_prefix,
 };
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_transform::images;
 use tensorserve_transform::job::FrozenJob;
 use tensorserve_transform::plan::{Plan, PlannedObject};
 use tensorserve_transform::report::counted;
@@ -75,10 +77,7 @@ impl JobInputs {
         // One whose name says the type of the job, if one does: beside images there may be other files.
         let mut planned = plan.entries.iter().flat_map(|entry| &entry.objects);
         let first = planned.clone().next();
-        let says = |object: &&PlannedObject| {
-            types_of_name(&object.key).is_some_and(|(named, _)| named == job.content_type)
-        };
-        let first = planned.find(says).or(first);
+        let first = planned.find(|it| names_type(&it.key, &job.content_type)).or(first);
         let objects = first.map(|object| ObjectInfo {
             key: object.key.clone(),
             size: object.size,
@@ -202,7 +201,7 @@ impl JobInputs {
             note(&format!(
                 "note: {} {are} new since the job began; {they} not part of it. Start a job for {them} with \
                  another --output, or run the whole job again with --overwrite",
-                counted(u64::try_from(added).unwrap_or(u64::MAX), "object")
+                counted(added, "object")
             ));
         }
         if changes.is_empty() {
@@ -215,7 +214,7 @@ impl JobInputs {
         };
         Err(Error::precondition(format!(
             "{} {are} when the job began:{}\nRestore {them}, or start again with --overwrite",
-            counted(u64::try_from(changes.len()).unwrap_or(u64::MAX), "input object"),
+            counted(changes.len(), "input object"),
             named(&changes)
         )))
     }
@@ -280,25 +279,27 @@ fn common_directory(uris: &[String]) -> Option<&str> {
     is_whole.then_some(base)
 }
 
+/// What the name of an image says.
+const IMAGES: (&str, &str) = ("application/x-image", "none");
+
 /// What the name of an object says: its media type and how it is divided into records.
 pub(super) fn types_of_name(key: &str) -> Option<(&'static str, &'static str)> {
-    let name = key.to_ascii_lowercase();
-    let name = [".gz", ".gzip", ".zst", ".zstd"]
-        .iter()
-        .find_map(|suffix| name.strip_suffix(suffix))
-        .unwrap_or(&name);
-    let (_, suffix) = name.rsplit_once('.')?;
-    Some(match suffix {
+    let (_, suffix) = Compression::uncompressed_name(key).rsplit_once('.')?;
+    Some(match suffix.to_ascii_lowercase().as_str() {
         "csv" => ("text/csv", "line"),
         "jsonl" | "ndjson" | "jsonlines" => ("application/jsonlines", "jsonl"),
         "json" => ("application/json", "none"),
-        "jpg" | "jpeg" | "png" | "gif" | "bmp" | "webp" => ("application/x-image", "none"),
         "tfrecord" | "tfrecords" => ("application/x-tfrecord", "tfrecord"),
         "parquet" => ("application/jsonlines", "parquet"),
         "npy" => ("application/x-npy", "npy"),
         "rec" | "recordio" => ("application/x-image", "recordio"),
-        _ => return None,
+        _ => return images::is_named(key).then_some(IMAGES),
     })
+}
+
+/// Whether the name of an object says that it has this media type.
+pub(super) fn names_type(key: &str, content_type: &str) -> bool {
+    types_of_name(key).is_some_and(|(named, _)| named == content_type)
 }
 
 /// What the names of the objects say: their media type and how they are divided into records. Beside images there
@@ -307,7 +308,6 @@ pub(super) fn types_of_name(key: &str) -> Option<(&'static str, &'static str)> {
 /// # Errors
 /// If they say nothing, or different types.
 pub(super) fn types_of_names(inputs: &JobInputs) -> Result<(&'static str, &'static str)> {
-    const IMAGES: (&str, &str) = ("application/x-image", "none");
     let mut found: BTreeMap<(&str, &str), (u64, &str)> = BTreeMap::new();
     for object in &inputs.objects {
         if let Some(types) = types_of_name(&object.key) {

@@ -357,7 +357,7 @@ impl Setting {
         if self.arguments.explain {
             note(&format!(
                 "batches of {}: the smallest that is not much slower than the fastest{}",
-                counted(u64::try_from(rows).unwrap_or(u64::MAX), "record"),
+                counted(rows, "record"),
                 sweep::explained(&trials)
             ));
         }
@@ -484,8 +484,7 @@ impl PreparedJob {
             Ok(outcome) if outcome.is_interrupted => ("interrupted".to_owned(), outcome.busy),
             Ok(outcome) if outcome.failed.is_empty() => ("done".to_owned(), outcome.busy),
             Ok(outcome) => {
-                let failed = u64::try_from(outcome.failed.len()).unwrap_or(u64::MAX);
-                (format!("{} failed", counted(failed, "object")), outcome.busy)
+                (format!("{} failed", counted(outcome.failed.len(), "object")), outcome.busy)
             }
             Err(error) => (format!("ended: {error}"), 0),
         };

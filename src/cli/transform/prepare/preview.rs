@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::arguments::ShowProgress;
-use super::super::inputs::types_of_name;
+use super::super::inputs::names_type;
 use super::super::options::{self, JobOptions};
 use super::super::show::note;
 use super::super::{print_json, print_line};
@@ -65,8 +65,6 @@ impl Setting {
     /// Prints how the job is divided.
     pub(super) fn explain(&self, plan: &Plan, done: &BTreeSet<usize>, pending: usize) {
         let job = &self.options.job;
-        let count =
-            |count: usize, one: &str| counted(u64::try_from(count).unwrap_or(u64::MAX), one);
         let ranges = match plan.ranges() {
             0 => String::new(),
             // Of one object there are at least two.
@@ -76,17 +74,17 @@ impl Setting {
         };
         note(&format!(
             "{}, {}, in {}{ranges}; {} done, {pending} to do here",
-            count(plan.objects(), "object"),
+            counted(plan.objects(), "object"),
             bytes(plan.bytes()),
-            count(plan.entries.len(), "entry"),
+            counted(plan.entries.len(), "entry"),
             done.len(),
         ));
         note(&format!(
             "records: {}, --split {}; {} in a batch; {} at the same time; up to {} of records in memory",
             job.frozen.content_type,
             job.input,
-            count(job.frozen.batch_rows, "record"),
-            count(job.concurrency, "batch"),
+            counted(job.frozen.batch_rows, "record"),
+            counted(job.concurrency, "batch"),
             bytes(memory(job)),
         ));
     }
@@ -111,10 +109,9 @@ impl Setting {
         let model = self.model()?;
         // The first one that says by its name that it is what the job takes, if one does.
         let content_type = self.options.content_type.as_str();
-        let is_named =
-            |key: &str| types_of_name(key).is_some_and(|(named, _)| named == content_type);
         let objects = &self.inputs.objects;
-        let first = objects.iter().find(|object| is_named(&object.key)).or(objects.first());
+        let named = objects.iter().find(|object| names_type(&object.key, content_type));
+        let first = named.or(objects.first());
         let Some(object) = first else {
             return Ok(());
         };
@@ -123,7 +120,7 @@ impl Setting {
         let batch = self.options.job.first_batch(&model, &self.inputs.place, &object)?;
         let (count, total) =
             (self.inputs.objects.len(), self.inputs.objects.iter().map(|o| o.size).sum());
-        let all = counted(u64::try_from(count).unwrap_or(u64::MAX), "object");
+        let all = counted(count, "object");
         print_line(&format!("{all}, {}; the first is {}", bytes(total), object.key));
         let Some(batch) = batch else {
             print_line("it has no records");

@@ -40,8 +40,7 @@ pub(super) fn summarize(progress: &Progress, ended: &str, output: &Place, facts:
 
 /// Says that there was nothing to do in a job with this many objects. Its report stays.
 pub(super) fn nothing_to_do(objects: usize, output: &Place) {
-    let all = u64::try_from(objects).unwrap_or(u64::MAX);
-    note(&format!("nothing to do, {objects} of {} done", counted(all, "object")));
+    note(&format!("nothing to do, {objects} of {} done", counted(objects, "object")));
     if let Ok(Some(_)) = output.head(REPORT) {
         note(&format!("report: {}/{REPORT}", output.display()));
     }
