@@ -2,7 +2,7 @@
 
 import * as address from "./address.js";
 import { json, segment, text } from "./api.js";
-import { arrowKeys, byId, copyButton, el, highlighted, options, replace, setText } from "./dom.js";
+import { arrowKeys, byId, copyButton, el, highlighted, options, replace, select, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { available, menuOf, signaturesOf, unreadiness, unready } from "./states.js";
 
@@ -41,13 +41,8 @@ export async function show(model, { signature, language, variant } = {}) {
 	if (named || !state.language) pick(named ?? state.languages[0], variant);
 	const name = model ?? state.model ?? byId("clients-model").value;
 	if (name && name !== state.model) return choose(name, signature);
-	select("clients-signature", signature);
+	select(byId("clients-signature"), signature);
 	write();
-}
-
-/** Selects an option of a menu, if it has it. */
-function select(id, value) {
-	if ([...byId(id).options].some(option => option.value === value)) byId(id).value = value;
 }
 
 function listModels() {
@@ -88,7 +83,7 @@ function pick(language, variant) {
 		byId("clients-variant"),
 		variants.map(({ id, name }) => [id, name]),
 	);
-	select("clients-variant", variant);
+	select(byId("clients-variant"), variant);
 	state.variant = variants.length ? byId("clients-variant").value : null;
 	byId("clients-variant-field").hidden = variants.length < 2;
 	write();
@@ -108,7 +103,7 @@ async function choose(name, signature) {
 	const [newest] = available(state.detail.versions);
 	const names = signaturesOf(newest).map(one => [one.name, one.name]);
 	options(byId("clients-signature"), names);
-	select("clients-signature", signature);
+	select(byId("clients-signature"), signature);
 	write();
 }
 

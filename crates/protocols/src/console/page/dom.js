@@ -64,17 +64,22 @@ export function replace(element, ...children) {
 }
 
 /** Sets the options of a `<select>` to `[value, text]` pairs; keeps the selection. */
-export function options(select, pairs) {
-	const before = select.value;
+export function options(menu, pairs) {
+	const before = menu.value;
 	const same =
-		select.options.length === pairs.length &&
+		menu.options.length === pairs.length &&
 		pairs.every(([value, text], i) => {
-			const option = select.options[i];
+			const option = menu.options[i];
 			return option.value === String(value) && option.text === text;
 		});
 	if (same) return;
-	select.replaceChildren(...pairs.map(([value, text]) => new Option(text, value)));
-	if (pairs.some(([value]) => String(value) === before)) select.value = before;
+	menu.replaceChildren(...pairs.map(([value, text]) => new Option(text, value)));
+	if (pairs.some(([value]) => String(value) === before)) menu.value = before;
+}
+
+/** Selects an option of a `<select>`, if a value is wanted and there is one of it. */
+export function select(menu, value) {
+	if (value && [...menu.options].some(option => option.value === value)) menu.value = value;
 }
 
 /** A radio group of `[value, text]` pairs; calls `chosen(value)`. */

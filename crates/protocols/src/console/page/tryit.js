@@ -4,7 +4,7 @@ import * as address from "./address.js";
 import { json, segment, send, session } from "./api.js";
 import { show as showAnswer } from "./answer.js";
 import { fill as fillFrom, table } from "./csv.js";
-import { byId, copyButton, el, highlighted, options, replace, segments, setText } from "./dom.js";
+import { byId, copyButton, el, highlighted, options, replace, segments, select, setText } from "./dom.js";
 import { feed } from "./feed.js";
 import { finder } from "./finder.js";
 import { available, failures, menuOf, signaturesOf, unreadiness, unready } from "./states.js";
@@ -164,8 +164,7 @@ async function choose(name, wanted = {}) {
 		...versions.map(({ version }) => [String(version), `Version ${version}`]),
 		...labels,
 	]);
-	const has = (select, value) => value && [...select.options].some(option => option.value === value);
-	if (has(byId("try-version"), wanted.version)) byId("try-version").value = wanted.version;
+	select(byId("try-version"), wanted.version);
 	state.wire = wanted.api || state.wire;
 	chooseSignature(wanted.signature);
 	byId("try-send").disabled = false;
