@@ -10,7 +10,8 @@
 #         the tests
 #
 # Each folder has its own virtual environment below target/, with the packages of its
-# requirements.txt. They are created once, all in parallel.
+# requirements.txt. They are created once, by uv, which pip installs: it takes a fifth of the time of pip, and the
+# environments share their files. uv reads UV_DEFAULT_INDEX, not pip's settings.
 set -eu
 binary=$1
 shift
@@ -38,19 +39,20 @@ environment_of() {
     esac
 }
 
+# Creates the environment of a folder if it is not there.
 install() {
     requirements=$here/$1/requirements.txt
     place=$home/$1
     cmp -s "$requirements" "$place/installed.txt" && return
     echo "Installing the Python packages of tests/clients/$1 into $place"
     mkdir -p "$place"
-    "${PYTHON:-python3}" -m venv --clear "$place/venv"
-    pip="$place/venv/bin/pip --quiet --disable-pip-version-check"
-    # Python compiles what a test imports; all of the packages would take minutes.
-    $pip install --no-compile -r "$requirements"
+    install_uv
+    # With pip, which some tests run.
+    "$uv" venv --quiet --clear --seed --python "${PYTHON:-python3}" "$place/venv"
+    uv_install "$1" -r "$requirements"
     # Without their dependencies, which would bring a second TensorFlow.
     [ "$1" != tensorflow_serving ] ||
-        $pip install --no-compile --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
+        uv_install "$1" --no-deps tensorflow-serving-api==2.21.0 tensorflow-text==2.21.1
     # Azurite comes from npm.
     [ ! -e "$here/$1/package.json" ] || {
         cp "$here/$1/package.json" "$place"
@@ -61,15 +63,29 @@ install() {
     cp "$requirements" "$place/installed.txt"
 }
 
+uv=$home/uv/bin/uv
+# Beside the environments, whose files are links into it.
+export UV_CACHE_DIR="$home/uv/cache"
+
+install_uv() {
+    [ -x "$uv" ] && return
+    "${PYTHON:-python3}" -m venv --clear "$home/uv"
+    "$home/uv/bin/pip" --quiet --disable-pip-version-check install uv==0.13.9
+}
+
+# Installs packages in the environment of a folder: uv_install FOLDER PACKAGE…
+uv_install() {
+    environment=$home/$1/venv
+    shift
+    "$uv" pip install --quiet --python "$environment/bin/python" "$@"
+}
+
 "$here/packages.sh" "$@" &
-running=$!
+packages=$!
 for environment in $(for folder; do environment_of "$folder"; done | sort -u); do
-    install "$environment" &
-    running="$running $!"
+    install "$environment"
 done
-for process in $running; do
-    wait "$process"
-done
+wait "$packages"
 
 # The wheel is not in the requirements, because each run tests a new one. `make client-test` has built it.
 # Its variable does not begin with TENSORSERVE_: a server refuses those it does not know.
@@ -81,8 +97,8 @@ install_wheel() {
     fi
     CLIENT_WHEEL=$(echo "$wheels"/*.whl)
     export CLIENT_WHEEL
-    "$home/wheel/venv/bin/pip" --quiet --disable-pip-version-check install --no-index --no-deps \
-        --force-reinstall "$CLIENT_WHEEL"
+    install_uv
+    uv_install wheel --no-index --no-deps --reinstall "$CLIENT_WHEEL"
 }
 
 export TENSORSERVE_BINARY="$binary" CLIENTS_HOME="$home" TF_CPP_MIN_LOG_LEVEL=3 PYTHONWARNINGS=ignore
