@@ -50,8 +50,8 @@ class Server:
 
     It runs the program that was installed with this package, on free ports of 127.0.0.1 unless told
     otherwise, and takes part in no job control: Ctrl-C in a terminal or an interrupted notebook cell
-    does not stop it. It stops at the end of the ``with`` block, on :meth:`stop`, when the object is
-    collected, and when this process ends in any way, also by SIGKILL.
+    does not stop it. It stops at the end of the ``with`` block, on :meth:`stop`, when the object and
+    its clients are collected, and when this process ends in any way, also by SIGKILL.
 
     :param models: a directory of models, of versions, or one model; several of these; or a mapping
         from names to paths.
@@ -125,8 +125,11 @@ class Server:
         return self._process.log() if self._process else ""
 
     def client(self, **options: Any) -> Client:
-        """Returns a :class:`Client` of this server, with the options of its constructor."""
-        return Client(self.url, **options)
+        """Returns a :class:`Client` of this server, with the options of its constructor.
+
+        The server runs as long as one of its clients is in use, unless it is stopped.
+        """
+        return _ClientOfServer(self, **options)
 
     def start(self) -> Server:
         """Starts the server, and waits until all its models are ready. Returns the server itself.
@@ -220,6 +223,14 @@ def _said(line: str) -> str:
     except (ValueError, KeyError):
         # The line may be half written.
         return ""
+
+
+class _ClientOfServer(Client):
+    """A client that keeps its server: it ends with its last reference, as in `Server(…).start().client()`."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server.url, **options)
+        self._server = server
 
 
 class _Process:

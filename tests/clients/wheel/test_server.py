@@ -154,7 +154,12 @@ class ServerTest(unittest.TestCase):
     def test_a_server_that_nobody_refers_to_is_stopped(self):
         server = tensorserve.Server(XGBOOST, **FAST).start()
         pid = server.pid
+        client = server.client()
         del server
+        gc.collect()
+        self.assertTrue(is_alive(pid))
+        self.assertEqual(len(client.predict("iris_softprob", IRIS)), 1)
+        del client
         gc.collect()
         self.assertFalse(is_alive(pid))
 
