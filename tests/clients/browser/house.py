@@ -9,6 +9,7 @@ import time
 import unittest
 import urllib.request
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
@@ -135,6 +136,14 @@ class PageTest(unittest.TestCase):
         #: Parts of the console messages that the test expects.
         self.expected = []
         self.page = self.open()
+
+    def violations(self, page):
+        """What axe finds against a page."""
+        return [
+            f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}"
+            for rule in Axe().run(page).response["violations"]
+            for node in rule["nodes"]
+        ]
 
     def open(self, **context):
         """A new page, without an address yet."""

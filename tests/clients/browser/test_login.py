@@ -66,6 +66,18 @@ class Login(PageTest):
         expect(page.locator("#login")).to_be_visible()
         self.assertNotIn("half_plus_two", page.content())
 
+    def test_axe_finds_nothing_in_the_login(self):
+        for width in (1280, 390):
+            for scheme in ("light", "dark"):
+                page = self.open(viewport={"width": width, "height": 844}, color_scheme=scheme)
+                page.goto(self.server.url)
+                page.get_by_label("User").fill("ana")
+                page.get_by_label("Password").fill("wrong")
+                page.get_by_label("Password").press("Enter")
+                expect(page.locator("#login-error")).not_to_be_empty()
+                with self.subTest(width=width, scheme=scheme):
+                    self.assertEqual(self.violations(page), [])
+
     def test_a_key_sees_what_its_role_may(self):
         page = self.page
         page.goto(self.server.url)

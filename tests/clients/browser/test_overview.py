@@ -43,8 +43,8 @@ class Overview(PageTest):
         tiles = self.page.locator("#tiles")
         expect(tiles).to_contain_text(f"of {status['cores']} core")
         # The use of all resources, also if nobody reads the metrics.
-        expect(tiles).to_contain_text(re.compile(r"CPU \d+ %"))
-        expect(tiles).to_contain_text(re.compile(r"batch threads \d+ %"))
+        expect(tiles).to_contain_text(re.compile(r"CPU \d+\s%"))
+        expect(tiles).to_contain_text(re.compile(r"batch threads \d+\s%"))
         # Requests in flight with the memory that they hold.
         expect(tiles).to_contain_text(re.compile(r"\d+ queued, [\d.]+ \w+ of [\d.]+ \w+"))
         expect(self.page.locator("#connection")).to_have_attribute("data-state", "live")

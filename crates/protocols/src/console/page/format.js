@@ -36,7 +36,7 @@ export function bytes(value) {
 export function percent(value) {
 	if (value === null || value === undefined) return NONE;
 	if (value > 0 && value < 0.1) return "<0.1 %";
-	return `${value >= 10 ? value.toFixed(0) : trim(value.toFixed(1))} %`;
+	return `${value >= 10 ? value.toFixed(0) : trim(value.toFixed(1))}\u00a0%`;
 }
 
 /** Whether this percentage of errors is highlighted. */

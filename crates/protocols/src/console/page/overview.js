@@ -119,7 +119,12 @@ function saturation(server) {
 		.map(([name, title]) => [title, Math.round(100 * server.utilization[name])])
 		.toSorted(([, a], [, b]) => b - a);
 	const [, most] = shares[0] ?? [null, null];
-	setTile("saturation", number(most), "%", shares.map(([title, value]) => `${title} ${value} %`).join(", ") || NONE);
+	setTile(
+		"saturation",
+		number(most),
+		"%",
+		shares.map(([title, value]) => `${title} ${value}\u00a0%`).join(", ") || NONE,
+	);
 	tiles.saturation.element.classList.toggle("alarm", most >= MUCH_SATURATION);
 	saturations.push(most ?? 0);
 	if (saturations.length > RECENT) saturations.shift();
