@@ -49,8 +49,10 @@ impl Compression {
     #[must_use]
     pub fn uncompressed_name(name: &str) -> &str {
         match Compression::Auto.of_name(name) {
-            Compression::None => name,
-            _ => name.rsplit_once('.').map_or(name, |(uncompressed, _)| uncompressed),
+            Compression::None | Compression::Auto => name,
+            Compression::Gzip | Compression::Zstd => {
+                name.rsplit_once('.').map_or(name, |(uncompressed, _)| uncompressed)
+            }
         }
     }
 
