@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ VARIABLES = environment() | {
 }
 os.environ.clear()
 os.environ.update(VARIABLES)
+# A shell starts background jobs with Ctrl-C ignored, and drivers would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from ray.cluster_utils import Cluster
 
