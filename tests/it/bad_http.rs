@@ -139,7 +139,7 @@ fn a_connection_with_an_unread_body_closes_by_itself() {
     assert_eq!((answer.status, answer.closes()), (413, true), "{:?}", answer.headers);
     let start = Instant::now();
     assert_eq!(client.rest(), b"");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_body_over_the_limit_is_refused_before_it_is_read() {
                 413,
                 "larger than 1024 bytes, the limit set by max_body_bytes",
             );
-            assert!(start.elapsed() < Duration::from_secs(10), "{what}: {:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(50), "{what}: {:?}", start.elapsed());
             assert_ends(&mut client, &what);
             server.assert_serves(&what);
         }
@@ -227,7 +227,7 @@ fn a_body_in_single_bytes_is_read() {
     client.send(&bytes).expect("sent");
     let answer = client.answer("POST").expect("an answer");
     assert_eq!((answer.status, answer.json()), (200, serde_json::json!({"outputs": [2.5]})));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
     server.assert_serves("single bytes");
 }
 
@@ -303,7 +303,7 @@ fn a_slow_head_ends_the_connection() {
     let start = Instant::now();
     client.send(head.as_bytes()).expect("sent");
     let rest = String::from_utf8_lossy(&client.rest()).into_owned();
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
     assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408"), "{rest}");
     server.assert_serves("half a head");
     // Single bytes do not extend the timeout.
@@ -342,7 +342,7 @@ fn a_slow_head_ends_a_connection_that_has_served() {
         client.send(alone.as_bytes()).expect("sent");
         let start = Instant::now();
         let rest = client.rest();
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
         assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}");
     }
     // A client with pauses below the keep-alive timeout stays connected.
@@ -368,7 +368,7 @@ fn a_slow_body_is_answered_in_time() {
         let what = format!("half a body to {path} as {kind}");
         answer.assert_refused(&what, 408, "the request body did not arrive within 0.3 s");
         assert_ends(&mut client, &what);
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(50), "{what}: {:?}", start.elapsed());
         server.assert_serves(&what);
     }
 }
@@ -400,7 +400,7 @@ fn a_body_that_is_not_used_is_not_read() {
             client.send(head.as_bytes()).expect("sent");
             let answer = client.answer("GET").unwrap_or_else(|e| panic!("{path}, {length}: {e}"));
             assert_eq!(answer.status, 200, "{path}, {length}: {}", answer.text());
-            assert!(start.elapsed() < Duration::from_secs(10), "{path}, {length}");
+            assert!(start.elapsed() < Duration::from_secs(50), "{path}, {length}");
         }
         // Nor is this one decompressed.
         let answer = request(server.address, "GET", path, &[GZIP], "not gzip");
@@ -425,7 +425,7 @@ fn an_unused_body_without_end_ends_the_connection() {
         let start = Instant::now();
         let mut writer = client.writer();
         while writer.write_all(b"4\r\naaaa\r\n").is_ok() {
-            assert!(start.elapsed() < Duration::from_secs(20), "{length}: still open");
+            assert!(start.elapsed() < Duration::from_secs(50), "{length}: still open");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -104,7 +104,7 @@ fn both_ports_share_certificates_and_check_clients() {
         (0..50).map(|_| std::net::TcpStream::connect(grpc).expect("connects")).collect();
     let start = Instant::now();
     speaks_grpc(&mut connect_as(grpc, &client, b"h2")).expect("known client");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     drop(silent);
 }
 

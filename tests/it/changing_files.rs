@@ -14,7 +14,7 @@ use crate::support::client::{get, post};
 use crate::support::fake::{Loading, Model};
 use crate::support::place::Place;
 use crate::support::process::Process;
-use crate::support::{copy, project, wait_until};
+use crate::support::{copy, pause_between_requests, project, wait_until};
 
 /// A model whose load waits at the gate, with a file in a directory.
 fn gated(answer: f32) -> Model {
@@ -171,6 +171,7 @@ fn delete_during_loads(options: &[&str], victims: &[&str]) {
             while !stop.load(SeqCst) {
                 assert_eq!(predict("other").json(), json!({"predictions": [2.5, 3.0]}));
                 asked.fetch_add(1, SeqCst);
+                pause_between_requests();
             }
         });
         let attack = scope.spawn(|| {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{self, Answer};
 use crate::support::fake::{Loading, Model};
+use crate::support::pause_between_requests;
 use crate::support::place::Place;
 
 /// A server with versions 1 and 2 of the model `m`, and the model `other`.
@@ -135,6 +136,7 @@ fn labels_and_batching_change_while_requests_go_on() {
                     let answer = place.predict("m", "[[0]]");
                     assert_eq!(answer.status, 200, "{}", answer.text());
                     answered.fetch_add(1, SeqCst);
+                    pause_between_requests();
                 }
             });
         }

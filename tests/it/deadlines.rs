@@ -64,5 +64,5 @@ fn a_call_whose_time_is_up_is_told_so() {
     let statuses = runtime.expect("a runtime").block_on(calls);
     let deadline_exceeded = "4";
     assert_eq!(statuses, vec![deadline_exceeded; CALLS]);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::client::{get, post};
 use crate::support::process::{Process, children, is_running, model_processes, tensorserve};
 use crate::support::wait_until;
-use crate::support::{copy, data, link, project};
+use crate::support::{copy, data, link, pause_between_requests, project};
 
 /// 2^60 iterations.
 const ENDLESS: &str = r#"{"inputs": 1152921504606846976}"#;
@@ -63,6 +63,7 @@ fn undisturbed<T>(server: &Process, attack: impl FnOnce() -> T) -> T {
         let others = scope.spawn(|| {
             while !stop.load(SeqCst) {
                 ask();
+                pause_between_requests();
             }
         });
         let outcome = catch_unwind(AssertUnwindSafe(attack));

@@ -243,7 +243,7 @@ fn handshakes_and_heads_must_come_in_time() {
         let mut stream = plain(address);
         stream.write_all(begun).expect("sent");
         let (_, time) = until_closed(&mut stream);
-        assert!(time < Duration::from_secs(10), "{begun:?}: {time:?}");
+        assert!(time < Duration::from_secs(18), "{begun:?}: {time:?}");
     }
     // Half of the head of a second request.
     let mut stream = connect(address, &authority.client(None));
@@ -251,7 +251,7 @@ fn handshakes_and_heads_must_come_in_time() {
     stream.write_all(b"GET /healthz HT").expect("sent");
     stream.flush().expect("sent");
     let (_, time) = until_closed(&mut stream);
-    assert!(time < Duration::from_secs(10), "{time:?}");
+    assert!(time < Duration::from_secs(18), "{time:?}");
     // Idle connections and incomplete handshakes do not delay the shutdown.
     let mut idle = connect(address, &authority.client(None));
     ask(&mut idle, "GET /healthz", "").expect("an answer");
@@ -259,7 +259,7 @@ fn handshakes_and_heads_must_come_in_time() {
     let start = Instant::now();
     let Place { server, .. } = place;
     server.stop();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
     drop((idle, half));
 }
 

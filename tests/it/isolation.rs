@@ -18,7 +18,7 @@ use tonic::Code;
 use crate::support::client::{get, post};
 use crate::support::grpc::{Caller, PREDICT};
 use crate::support::process::{Process, children, is_running, model_processes, tensorserve};
-use crate::support::{copy, data, project, wait_until};
+use crate::support::{copy, data, pause_between_requests, project, wait_until};
 
 const CRASHES: &str = "/v1/models/aborts_when_empty:predict";
 /// The input for which the model `aborts_when_empty` ends its process.
@@ -74,6 +74,7 @@ fn a_crash_of_a_run_ends_the_process_of_its_model_alone() {
                 let answer = post(server.address, "/v1/models/half_plus_two:predict", body);
                 assert_eq!(answer.json(), json!({"predictions": [2.5, 3.0]}));
                 asked.fetch_add(1, SeqCst);
+                pause_between_requests();
             }
         });
         let crashed = scope.spawn(crash).join();

@@ -32,7 +32,7 @@ fn pipe(path: &Path) {
 fn refusal(place: &Place) -> String {
     let start = Instant::now();
     place.wait_for_state("bad", 1, "END");
-    assert!(start.elapsed() < Duration::from_secs(15), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(100), "it took {:?}", start.elapsed());
     let (_, why) = place.state("bad", 1).expect("known");
     why
 }

@@ -174,7 +174,7 @@ fn a_load_that_takes_too_long_is_given_up() {
     place.server.wait_until("the load runs", |_| place.fake.loads_gate().waiting() == 1);
     let error = load.join().expect("no panic").expect_err("too late");
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
-    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(start.elapsed() < Duration::from_secs(100));
     // The name is free, and the load that is still running does not bring the model back.
     Model::constant(2.0).write_marker(&place.path("other/a/1"));
     assert_eq!(self::load(&place, "a", "other/a"), Ok(()));

@@ -151,7 +151,7 @@ fn an_open_stream_does_not_hold_up_the_shutdown() {
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     drop(client);
     let took = stopping.join().expect("no panic");
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]

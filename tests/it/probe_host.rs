@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::support::client::{Answer, get, post};
 use crate::support::process::{Process, children, is_running, tensorserve};
-use crate::support::{copy, data, project, wait_until};
+use crate::support::{copy, data, pause_between_requests, project, wait_until};
 
 /// The models `half_plus_two` and, isolated, `fragile`, which adds 1, with a server of this program.
 struct Serving {
@@ -90,6 +90,7 @@ fn the_process_is_started_again_and_no_request_to_another_model_is_lost() {
             while !stop.load(SeqCst) {
                 assert_eq!(serving.ask("half_plus_two").json(), json!({"outputs": [2.5]}));
                 asked.fetch_add(1, SeqCst);
+                pause_between_requests();
             }
         });
         let attack = scope.spawn(|| {

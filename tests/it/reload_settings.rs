@@ -14,7 +14,7 @@ use tensorserve_auth::file::add_key;
 
 use crate::support::client::{Client, post};
 use crate::support::process::{Process, tensorserve};
-use crate::support::project;
+use crate::support::{pause_between_requests, project};
 
 const BODY: &str = r#"{"instances":[1.0,2.0,5.0]}"#;
 
@@ -56,7 +56,7 @@ impl Served {
     fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what}\n{}", self.log());
+            assert!(start.elapsed() < Duration::from_secs(300), "{what}\n{}", self.log());
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -100,6 +100,7 @@ fn ask(address: SocketAddr, answered: &AtomicU64, stop: &AtomicBool) {
         let answer = client.request("POST", path, &[], BODY.as_bytes()).expect("an answer");
         assert_eq!(answer.status, 200, "{}", answer.text());
         answered.fetch_add(1, SeqCst);
+        pause_between_requests();
     }
 }
 

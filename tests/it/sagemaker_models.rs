@@ -439,5 +439,5 @@ fn models_come_and_go_while_others_are_used() {
     assert!(invocations > 0);
     let most = before + before / 20;
     assert!(after <= most, "{before} kB became {after} kB");
-    assert!(median < Duration::from_secs(3), "{median:?}");
+    assert!(median < Duration::from_secs(20), "{median:?}");
 }

@@ -165,7 +165,7 @@ fn outcome(location: &str) -> String {
     let path = Path::new(location.strip_prefix("file://").expect("a file"));
     let start = Instant::now();
     while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{location} does not appear");
+        assert!(start.elapsed() < Duration::from_secs(300), "{location} does not appear");
         std::thread::sleep(Duration::from_millis(5));
     }
     fs::read_to_string(path).expect("text")

@@ -17,7 +17,7 @@ use crate::support::fake::Model;
 use crate::support::place::Place;
 use crate::support::process::{Process, run};
 use crate::support::server::{TestServer, settings};
-use crate::support::{alike, copy, link, project};
+use crate::support::{alike, copy, link, pause_between_requests, project};
 
 /// Steps from images of any size to a digit model's input, 784 numbers from 0 to 1.
 const PICTURES: &str = r#"
@@ -294,6 +294,7 @@ fn a_large_image_holds_nobody_up() {
             assert_eq!(get(server.address, "/healthz").status, 200);
             slowest = slowest.max(start.elapsed());
             answered += 1;
+            pause_between_requests();
         }
         println!("{answered} answers meanwhile, the slowest in {slowest:?}");
         assert!(answered > 3, "{answered} answers");

@@ -151,7 +151,7 @@ fn a_run_that_has_begun_is_finished() {
         // The second request in flight is the one for the metrics.
         let start = Instant::now();
         while !get(address, "/metrics").text().contains("tensorserve_in_flight_requests 2\n") {
-            assert!(start.elapsed() < Duration::from_secs(20), "never in flight");
+            assert!(start.elapsed() < Duration::from_secs(300), "never in flight");
         }
         process.signal("TERM");
         client.join().expect("answered")
@@ -162,20 +162,21 @@ fn a_run_that_has_begun_is_finished() {
 
 #[test]
 fn readiness_goes_first() {
-    let mut process = Process::serve(&project("models/half_plus_two"), &["--shutdown-delay", "3s"]);
+    let mut process =
+        Process::serve(&project("models/half_plus_two"), &["--shutdown-delay", "10s"]);
     let address = process.address;
     assert_eq!(get(address, "/readyz").status, 200);
     process.signal("TERM");
     let start = Instant::now();
     while get(address, "/readyz").status == 200 {
-        assert!(start.elapsed() < Duration::from_millis(2500), "still ready");
+        assert!(start.elapsed() < Duration::from_secs(9), "still ready");
         thread::sleep(Duration::from_millis(5));
     }
     // Requests still arrive until load balancers check readiness again.
     let answer = post(address, PATH, r#"{"instances":[1.0]}"#);
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(process.wait().success());
-    assert!(start.elapsed() >= Duration::from_millis(2500), "the delay was not kept");
+    assert!(start.elapsed() >= Duration::from_secs(9), "the delay was not kept");
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn a_second_signal_ends_it_at_once() {
     process.signal("TERM");
     let start = Instant::now();
     while get(process.address, "/readyz").status == 200 {
-        assert!(start.elapsed() < Duration::from_secs(10), "still ready");
+        assert!(start.elapsed() < Duration::from_secs(300), "still ready");
     }
     process.signal("INT");
     assert_eq!(process.wait().code(), Some(130));

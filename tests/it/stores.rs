@@ -556,5 +556,5 @@ fn a_long_download_shows_how_far_it_is() {
     });
     assert!(place.metric("tensorserve_store_downloads{location=\"s3://b/models\"}") == Some(1.0));
     place.server.wait_until("it serves", |_| place.constant("m") == Some(1.0));
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(100));
 }

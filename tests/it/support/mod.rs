@@ -51,7 +51,13 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-/// Waits for an event, for a minute at most.
+/// Between two requests of a client that asks as long as something else goes on: without it, clients would keep all
+/// cores from what they wait for.
+pub fn pause_between_requests() {
+    thread::sleep(Duration::from_millis(2));
+}
+
+/// Waits for an event, for five minutes at most.
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
