@@ -51,6 +51,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("server", &["auth", "core", "os", "protocol", "tensor", "trace"]),
     ("telemetry", &["tensor", "trace"]),
     ("transform", &["codec", "records", "store", "tensor"]),
+    ("loadgen", &["tensor"]),
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.
