@@ -50,7 +50,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("server", &["auth", "core", "os", "protocol", "tensor", "trace"]),
     ("telemetry", &["tensor", "trace"]),
-    ("transform", &["codec", "records", "store", "tensor"]),
+    ("report", &[]),
+    ("transform", &["codec", "records", "report", "store", "tensor"]),
     ("loadgen", &["tensor"]),
 ];
 

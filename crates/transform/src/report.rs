@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use crate::progress::{FailureNote, Point, Progress, SlowObject, Snapshot};
+use tensorserve_report::{Plot, escaped};
+pub use tensorserve_report::{bytes, counted, duration};
 
 /// What a report says besides the counters.
 #[derive(Clone, Debug, Default)]
@@ -17,31 +19,6 @@ pub struct ReportFacts {
     pub threads: usize,
 }
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c2430;--soft:#566170;--line:#d6dce4;--paper:#fff;--blue:#2a6fdb}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b5;--line:#343d49;--paper:#14181e;\
---blue:#6ea4ff}}\
-*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);\
-max-width:900px;margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin:0}\
-h2{font-size:1.05rem;margin:2rem 0 .5rem}p{color:var(--soft);margin:.2rem 0}figure{margin:.6rem 0 0}\
-figcaption,.axis{color:var(--soft)}.axis{display:flex;justify-content:space-between;font-size:.82rem;\
-font-variant-numeric:tabular-nums}table{border-collapse:collapse;width:100%}\
-td,th{padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);text-align:left;\
-vertical-align:top;overflow-wrap:anywhere}th{color:var(--soft);font-weight:500}\
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
-.big{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:1rem;margin:1.2rem 0}\
-.big b{display:block;font-size:1.6rem;line-height:1.3}.bar{background:var(--line);height:.8rem;margin:.35rem 0;\
-border-radius:2px}.bar i{display:block;height:100%;background:var(--blue);border-radius:2px}td.bars{width:45%}\
-.plot{display:grid;grid-template-columns:auto 1fr;gap:.2rem .6rem;margin-top:.5rem}\
-.plot .axis.y{flex-direction:column;height:12rem;text-align:right;line-height:1;margin:-.4rem 0}\
-.plot .axis.x{grid-column:2}.plot svg{display:block;width:100%;height:11.2rem;margin:0;overflow:visible}\
-svg path{fill:none;stroke:var(--blue);stroke-width:2;vector-effect:non-scaling-stroke}\
-svg line{stroke:var(--line);vector-effect:non-scaling-stroke}\
-@media(max-width:600px){body{margin:1rem auto}thead{position:absolute;clip-path:inset(50%);height:1px;overflow:hidden}\
-tr{display:flex;flex-wrap:wrap;gap:0 1.2rem;padding:.45rem 0;border-bottom:1px solid var(--line)}\
-td{border:0;padding:0}td:first-child,td:nth-child(2):last-child,td.bars{width:100%}td.n{text-align:left}\
-td[data-label]::before{content:attr(data-label) ' ';color:var(--soft)}}";
-
 /// The report as HTML.
 #[must_use]
 pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
@@ -49,26 +26,15 @@ pub fn html(title: &str, progress: &Progress, facts: &ReportFacts) -> String {
     let (points, slowest, failures) = progress.history();
     let skips = progress.skips();
     let mut page = String::new();
-    let title = escaped(title);
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"><title>{title}</title><style>{STYLE}</style></head><body>\
-         <main><h1>{title}</h1><p>{}</p>",
-        escaped(&facts.ended)
-    );
     figures(&mut page, &now);
     throughput(&mut page, &points);
     stages(&mut page, progress, facts, &now);
     slow(&mut page, &slowest);
     failed(&mut page, &failures, &now);
     skipped(&mut page, &skips, &now);
-    page.push_str("<h2>Job</h2><table>");
-    for (name, value) in &facts.facts {
-        let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
-    }
-    page.push_str("</table></main></body></html>\n");
-    page
+    page.push_str("<h2>Job</h2>");
+    page.push_str(&tensorserve_report::facts(&facts.facts));
+    tensorserve_report::page(title, &facts.ended, &page)
 }
 
 fn figures(page: &mut String, now: &Snapshot) {
@@ -112,30 +78,20 @@ fn throughput(page: &mut String, points: &[Point]) {
     let least = rates.iter().map(|rate| rate.1).fold(f64::INFINITY, f64::min);
     let span = duration((end - start) / count(rates.len()));
     let end_text = duration(end);
-    let _ = write!(
-        page,
-        "<figure><figcaption>Records that were run per second. Each point is the mean of {span}.</figcaption>\
-         <div class=\"plot\"><div class=\"axis y\"><span>{}</span><span>{}</span><span>0</span></div>\
-         <svg viewBox=\"0 0 1000 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Records per \
-         second over {end_text}: at least {}, at most {}\">",
-        rate_text(most),
-        rate_text(most / 2.0),
-        rate_text(least),
-        rate_text(most)
-    );
-    for y in [0, 50, 100] {
-        let _ = write!(page, "<line x1=\"0\" x2=\"1000\" y1=\"{y}\" y2=\"{y}\"/>");
-    }
-    page.push_str("<path d=\"");
-    for (index, (seconds, rate)) in rates.iter().enumerate() {
-        let letter = if index == 0 { 'M' } else { 'L' };
-        let (x, y) = (seconds / end * 1000.0, 100.0 - rate / most * 100.0);
-        let _ = write!(page, "{letter}{x:.1} {y:.1}");
-    }
-    let _ = write!(
-        page,
-        "\"/></svg><div class=\"axis x\"><span>0 s</span><span>{end_text}</span></div></div></figure>"
-    );
+    let curve = rates.iter().map(|(seconds, rate)| (seconds / end, rate / most)).collect();
+    let plot = Plot {
+        caption: format!("Records that were run per second. Each point is the mean of {span}."),
+        label: format!(
+            "Records per second over {end_text}: at least {}, at most {}",
+            rate_text(least),
+            rate_text(most)
+        ),
+        y: vec![rate_text(most), rate_text(most / 2.0), "0".to_owned()],
+        x: vec!["0 s".to_owned(), end_text],
+        curves: vec![curve],
+        marks: Vec::new(),
+    };
+    page.push_str(&plot.html());
 }
 
 /// A number of records per second for people.
@@ -266,67 +222,6 @@ fn failed(page: &mut String, failures: &[FailureNote], now: &Snapshot) {
     notes(page, failures);
 }
 
-/// Text for HTML.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            '"' => out.push_str("&quot;"),
-            letter => out.push(letter),
-        }
-    }
-    out
-}
-
-/// A number of bytes for people.
-#[must_use]
-// One digit after the point.
-#[allow(clippy::cast_precision_loss)]
-pub fn bytes(count: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (count as f64, 0);
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let name = units.get(unit).copied().unwrap_or_default();
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {name}") }
-}
-
-/// A number of things for people: `1 object`, `2 objects`, `3 entries`.
-#[must_use]
-pub fn counted(count: impl TryInto<u64>, one: &str) -> String {
-    let count = count.try_into().unwrap_or(u64::MAX);
-    match one {
-        _ if count == 1 => format!("1 {one}"),
-        _ if one.ends_with("ch") => format!("{count} {one}es"),
-        _ => match one.strip_suffix('y') {
-            Some(stem) => format!("{count} {stem}ies"),
-            None => format!("{count} {one}s"),
-        },
-    }
-}
-
-/// A time for people.
-#[must_use]
-pub fn duration(seconds: f64) -> String {
-    if seconds < 1.0 {
-        return format!("{:.0} ms", seconds * 1000.0);
-    }
-    if seconds < 120.0 {
-        return format!("{seconds:.1} s");
-    }
-    let minutes = (seconds / 60.0).floor();
-    if minutes < 120.0 {
-        return format!("{minutes:.0} min {:.0} s", seconds - minutes * 60.0);
-    }
-    let hours = (minutes / 60.0).floor();
-    format!("{hours:.0} h {:.0} min", minutes - hours * 60.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,13 +249,6 @@ mod tests {
     }
 
     #[test]
-    fn one_is_singular() {
-        let found = [(1, "object"), (0, "object"), (1, "entry"), (2, "entry"), (3, "batch")];
-        let found = found.map(|(count, one)| counted(count, one));
-        assert_eq!(found, ["1 object", "0 objects", "1 entry", "2 entries", "3 batches"]);
-    }
-
-    #[test]
     fn charts_say_what_they_count() {
         let progress = Progress::new(2, 100);
         for _ in 0..3 {
@@ -375,12 +263,5 @@ mod tests {
         );
         assert!(page.contains("role=\"img\" aria-label=\"Records per second over"), "{page}");
         assert!(page.contains("Seconds of all threads together, and their share"), "{page}");
-    }
-
-    #[test]
-    fn numbers_are_for_people() {
-        assert_eq!((bytes(1023).as_str(), bytes(3 << 19).as_str()), ("1023 B", "1.5 MiB"));
-        let times = [0.25, 59.0, 125.0, 8000.0].map(duration);
-        assert_eq!(times, ["250 ms", "59.0 s", "2 min 5 s", "2 h 13 min"]);
     }
 }
