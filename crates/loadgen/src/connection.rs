@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
 
+use crate::grpc::GrpcWire;
+use crate::plan::{WireKind, WireRequest};
 use crate::response::{Arrived, ResponseReader};
 use crate::results::FailureKind;
 
@@ -31,13 +33,6 @@ pub(crate) struct Flight {
     written: usize,
 }
 
-impl Flight {
-    /// Whether all of a request of `length` bytes is sent.
-    pub(crate) fn is_sent(&self, length: usize) -> bool {
-        self.written >= length
-    }
-}
-
 /// What a socket's readiness has led to.
 pub(crate) enum ConnectionStep {
     /// Nothing yet.
@@ -52,28 +47,57 @@ pub(crate) enum ConnectionStep {
     Failed(FailureKind, String),
 }
 
+/// What goes over a connection.
+enum Wire {
+    Http(ResponseReader),
+    Grpc(Box<GrpcWire>),
+}
+
+impl Wire {
+    fn new(kind: WireKind) -> Self {
+        match kind {
+            WireKind::Http => Wire::Http(ResponseReader::default()),
+            WireKind::Grpc => Wire::Grpc(Box::new(GrpcWire::new())),
+        }
+    }
+}
+
+/// A response that is complete.
+pub(crate) struct Answered<'c> {
+    pub(crate) status: u16,
+    pub(crate) is_success: bool,
+    /// The value of `Server-Timing`.
+    pub(crate) timing: &'c [u8],
+    /// Of a failure: the start of the body, or the message of a call.
+    pub(crate) text: &'c [u8],
+    /// The connection takes no other request.
+    pub(crate) closes: bool,
+}
+
 pub(crate) struct LoadConnection {
     stream: Option<TcpStream>,
+    kind: WireKind,
+    wire: Wire,
     pub(crate) stage: ConnectionStage,
     pub(crate) flight: Flight,
     /// Since when it is idle.
     pub(crate) idle_since: u64,
-    pub(crate) reader: ResponseReader,
     pub(crate) received: u64,
 }
 
 impl LoadConnection {
     /// Connects, and waits for that.
-    pub(crate) fn open(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+    pub(crate) fn open(address: SocketAddr, kind: WireKind, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(LoadConnection {
             stream: Some(stream),
+            kind,
+            wire: Wire::new(kind),
             stage: ConnectionStage::Idle,
             flight: Flight::default(),
             idle_since: 0,
-            reader: ResponseReader::default(),
             received: 0,
         })
     }
@@ -94,6 +118,7 @@ impl LoadConnection {
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
         self.stream = Some(stream);
+        self.wire = Wire::new(self.kind);
         self.stage = ConnectionStage::Connecting;
         Ok(())
     }
@@ -102,16 +127,6 @@ impl LoadConnection {
     pub(crate) fn close(&mut self, until: u64) {
         self.stream = None;
         self.stage = ConnectionStage::Closed(until);
-        self.reader.reset();
-    }
-
-    /// Begins to send a request.
-    pub(crate) fn send(&mut self, bytes: &[u8], flight: Flight) -> ConnectionStep {
-        self.flight = flight;
-        self.stage = ConnectionStage::Busy;
-        self.reader.reset();
-        self.received = 0;
-        self.write(bytes)
     }
 
     /// The flight of a request that is sent at `sent`.
@@ -119,21 +134,53 @@ impl LoadConnection {
         Flight { request, due, sent, written: 0 }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> ConnectionStep {
+    /// Begins to send a request.
+    pub(crate) fn send(&mut self, requests: &[WireRequest], flight: Flight) -> ConnectionStep {
+        self.flight = flight;
+        self.stage = ConnectionStage::Busy;
+        self.received = 0;
+        match (&mut self.wire, requests.get(flight.request)) {
+            (Wire::Http(reader), _) => reader.reset(),
+            (Wire::Grpc(wire), Some(request)) => wire.begin(request),
+            (Wire::Grpc(_), None) => {}
+        }
+        self.write(requests)
+    }
+
+    /// Writes what is to be written, as far as the socket takes it.
+    fn write(&mut self, requests: &[WireRequest]) -> ConnectionStep {
+        let request = requests.get(self.flight.request);
+        let is_busy = self.stage == ConnectionStage::Busy;
         let Some(stream) = &mut self.stream else { return ConnectionStep::Waits };
         loop {
-            let rest = bytes.get(self.flight.written..).unwrap_or_default();
+            let rest = match (&mut self.wire, request) {
+                (Wire::Http(_), Some(request)) if is_busy => {
+                    request.body.get(self.flight.written..).unwrap_or_default()
+                }
+                (Wire::Http(_), _) => &[],
+                (Wire::Grpc(wire), request) => {
+                    if let (true, Some(request)) = (is_busy, request) {
+                        wire.fill(request);
+                    }
+                    wire.unsent()
+                }
+            };
             if rest.is_empty() {
                 return ConnectionStep::Waits;
             }
             match stream.write(rest) {
-                Ok(written) => self.flight.written += written,
+                Ok(written) => {
+                    self.flight.written += written;
+                    if let Wire::Grpc(wire) = &mut self.wire {
+                        wire.sent(written);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return ConnectionStep::Waits;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What the server wrote before it closed the connection says more.
-                Err(_) if self.flight.written > 0 => return ConnectionStep::Waits,
+                // What the server wrote before it closed the connection says more, and is read next.
+                Err(_) if self.flight.written > 0 || !is_busy => return ConnectionStep::Waits,
                 Err(error) => {
                     return ConnectionStep::Failed(FailureKind::Closed, error.to_string());
                 }
@@ -142,7 +189,7 @@ impl LoadConnection {
     }
 
     /// The socket can be written to.
-    pub(crate) fn writable(&mut self, requests: &[Vec<u8>]) -> ConnectionStep {
+    pub(crate) fn writable(&mut self, requests: &[WireRequest]) -> ConnectionStep {
         match self.stage {
             ConnectionStage::Connecting => match self.stream.as_ref().map(TcpStream::take_error) {
                 Some(Ok(None)) => {
@@ -154,68 +201,103 @@ impl LoadConnection {
                 }
                 None => ConnectionStep::Waits,
             },
-            ConnectionStage::Busy => {
-                let bytes = requests.get(self.flight.request).map_or(&[][..], Vec::as_slice);
-                self.write(bytes)
-            }
-            ConnectionStage::Idle | ConnectionStage::Closed(_) => ConnectionStep::Waits,
+            ConnectionStage::Busy | ConnectionStage::Idle => self.write(requests),
+            ConnectionStage::Closed(_) => ConnectionStep::Waits,
         }
     }
 
     /// The socket can be read from, up to its end if `is_ending`. Bytes pass through `buffer`.
-    pub(crate) fn readable(&mut self, buffer: &mut [u8], is_ending: bool) -> ConnectionStep {
+    pub(crate) fn readable(
+        &mut self,
+        requests: &[WireRequest],
+        buffer: &mut [u8],
+        is_ending: bool,
+    ) -> ConnectionStep {
         if !matches!(self.stage, ConnectionStage::Busy | ConnectionStage::Idle) {
             return ConnectionStep::Waits;
         }
-        let Some(stream) = &mut self.stream else { return ConnectionStep::Waits };
         loop {
+            let Some(stream) = &mut self.stream else { return ConnectionStep::Waits };
             let count = match stream.read(buffer) {
                 Ok(0) => return self.ended("the server closed the connection"),
                 Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return ConnectionStep::Waits;
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.write(requests),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return self.ended(&error.to_string()),
             };
             self.received = self.received.saturating_add(count as u64);
             let bytes = buffer.get(..count).unwrap_or_default();
-            if self.stage == ConnectionStage::Idle {
-                let what = "bytes that belong to no request".to_owned();
-                return ConnectionStep::Failed(FailureKind::Malformed, what);
+            if let Some(step) = self.take(bytes) {
+                return step;
             }
-            match self.reader.read(bytes) {
-                Ok(Arrived::Whole(used)) if used == count => return ConnectionStep::Answered,
-                Ok(Arrived::Whole(_)) => {
-                    let what = "bytes after the end of the response".to_owned();
-                    return ConnectionStep::Failed(FailureKind::Malformed, what);
-                }
-                // The rest has not arrived: its arrival is another edge.
-                Ok(Arrived::Part) if count < buffer.len() && !is_ending => {
-                    return ConnectionStep::Waits;
-                }
-                Ok(Arrived::Part) => {}
-                Err(what) => {
-                    return ConnectionStep::Failed(FailureKind::Malformed, what.to_owned());
-                }
+            // The rest has not arrived: its arrival is another edge.
+            if count < buffer.len() && !is_ending {
+                return self.write(requests);
             }
+        }
+    }
+
+    /// Takes bytes that have arrived. Returns what they lead to, if there is nothing more to be read.
+    fn take(&mut self, bytes: &[u8]) -> Option<ConnectionStep> {
+        let is_busy = self.stage == ConnectionStage::Busy;
+        let malformed =
+            |what: &str| Some(ConnectionStep::Failed(FailureKind::Malformed, what.to_owned()));
+        match &mut self.wire {
+            Wire::Http(_) if !is_busy => malformed("bytes that belong to no request"),
+            Wire::Http(reader) => match reader.read(bytes) {
+                Ok(Arrived::Part) => None,
+                Ok(Arrived::Whole(used)) if used == bytes.len() => Some(ConnectionStep::Answered),
+                Ok(Arrived::Whole(_)) => malformed("bytes after the end of the response"),
+                Err(what) => malformed(what),
+            },
+            Wire::Grpc(wire) => match wire.read(bytes) {
+                Ok(()) if is_busy && wire.is_answered() => Some(ConnectionStep::Answered),
+                Ok(()) if !is_busy && wire.closes() => Some(ConnectionStep::Left),
+                Ok(()) => None,
+                Err((kind, what)) => Some(ConnectionStep::Failed(kind, what)),
+            },
         }
     }
 
     /// The server sends nothing more.
     fn ended(&self, why: &str) -> ConnectionStep {
-        match self.stage {
-            ConnectionStage::Busy if self.reader.ends() => ConnectionStep::Answered,
-            ConnectionStage::Busy if self.reader.has_begun() => ConnectionStep::Failed(
-                FailureKind::Closed,
-                format!("{why} in the middle of a response"),
-            ),
-            ConnectionStage::Busy => {
-                ConnectionStep::Failed(FailureKind::Closed, format!("{why} without a response"))
+        if self.stage != ConnectionStage::Busy {
+            return ConnectionStep::Left;
+        }
+        let (is_whole, has_begun) = match &self.wire {
+            Wire::Http(reader) => (reader.ends(), reader.has_begun()),
+            Wire::Grpc(wire) => (false, wire.has_begun()),
+        };
+        let place = if has_begun { "in the middle of a response" } else { "without a response" };
+        match is_whole {
+            true => ConnectionStep::Answered,
+            false => ConnectionStep::Failed(FailureKind::Closed, format!("{why} {place}")),
+        }
+    }
+
+    /// The response that is complete. A server that answers before it has read the whole request reads no other
+    /// one behind it.
+    pub(crate) fn answer(&self, requests: &[WireRequest]) -> Answered<'_> {
+        let request = requests.get(self.flight.request);
+        match &self.wire {
+            Wire::Http(reader) => {
+                let is_sent =
+                    request.is_none_or(|request| self.flight.written >= request.body.len());
+                Answered {
+                    status: reader.status(),
+                    is_success: (200..300).contains(&reader.status()),
+                    timing: reader.timing(),
+                    text: reader.body(),
+                    closes: reader.closes() || !is_sent,
+                }
             }
-            ConnectionStage::Idle | ConnectionStage::Connecting | ConnectionStage::Closed(_) => {
-                ConnectionStep::Left
-            }
+            Wire::Grpc(wire) => Answered {
+                status: wire.status(),
+                is_success: wire.status() == 0,
+                timing: wire.timing(),
+                text: wire.message(),
+                closes: wire.closes() || request.is_some_and(|request| !wire.is_sent(request)),
+            },
         }
     }
 }

@@ -15,13 +15,18 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod compare;
 mod connection;
 mod cost;
+mod grpc;
+mod hpack;
 mod load_thread;
 mod pace;
 pub mod plan;
 mod poller;
+pub mod ramp;
 mod recorder;
+pub mod report;
 mod response;
 pub mod results;
 pub mod run;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::connection::{ConnectionStage, ConnectionStep, LoadConnection};
 use crate::cost::ThreadCost;
 use crate::pace::Pace;
+use crate::plan::WireRequest;
 use crate::poller::Poller;
 use crate::recorder::{Recorder, ThreadTotals};
 use crate::results::{FailureKind, FailureSample};
@@ -32,7 +33,7 @@ pub(crate) type End = Arc<AtomicU64>;
 /// What a thread is given.
 pub(crate) struct Share {
     pub(crate) address: SocketAddr,
-    pub(crate) requests: Arc<Vec<Vec<u8>>>,
+    pub(crate) requests: Arc<Vec<WireRequest>>,
     pub(crate) connections: Vec<LoadConnection>,
     pub(crate) pace: Option<Pace>,
     pub(crate) timeout: Duration,
@@ -57,6 +58,8 @@ pub(crate) struct LoadThread {
     buffer: Vec<u8>,
     /// What the thread had cost at the start of the measured time.
     before: Option<ThreadCost>,
+    /// The end has passed.
+    is_over: bool,
 }
 
 impl LoadThread {
@@ -79,6 +82,7 @@ impl LoadThread {
             refused_since: None,
             buffer: vec![0; BUFFER],
             before: None,
+            is_over: false,
             share,
         })
     }
@@ -104,7 +108,15 @@ impl LoadThread {
             }
             if now < end {
                 self.send_due(now);
-            } else if self.in_flight == 0 || now >= end.saturating_add(self.timeout.min(DRAIN)) {
+            } else if !self.is_over {
+                // A thread that wakes up after the end has requests left that were due before it.
+                self.is_over = true;
+                if self.share.pace.is_some() {
+                    self.send_due(end.saturating_sub(1));
+                }
+            }
+            let patience = end.saturating_add(self.timeout.min(DRAIN));
+            if now >= end && (self.in_flight == 0 || now >= patience) {
                 return Ok(self.finish(now, end));
             }
             let until = self.wake_at(end);
@@ -121,12 +133,15 @@ impl LoadThread {
     fn wake_at(&self, end: u64) -> u64 {
         // A window that ends after the end is closed with the run.
         let window = self.share.recorder.window_end();
-        let mut until = if window < end { self.next_check.min(window) } else { self.next_check };
-        if let (Some(pace), false) = (&self.share.pace, self.idle.is_empty()) {
-            until = until.min(pace.due());
-        }
+        let until = if window < end { self.next_check.min(window) } else { self.next_check };
         // The end may be moved at any time; the check of timeouts notices it.
-        if self.now() < end { until.min(end) } else { until }
+        if self.now() >= end {
+            return until;
+        }
+        match &self.share.pace {
+            Some(pace) if !self.idle.is_empty() => until.min(end).min(pace.due()),
+            _ => until.min(end),
+        }
     }
 
     /// Sends what is due, as far as connections are free.
@@ -138,8 +153,9 @@ impl LoadThread {
             }
             return;
         };
+        let end = self.share.end.load(Relaxed);
         let mut now = now;
-        while due <= now {
+        while due <= now && due < end {
             let Some(number) = self.idle.pop_front() else { return };
             now = self.now();
             let idle_since = self.share.connections.get(number).map_or(0, |c| c.idle_since);
@@ -161,10 +177,9 @@ impl LoadThread {
         let request = self.next_request % self.share.requests.len().max(1);
         self.next_request = request + self.share.step;
         let requests = Arc::clone(&self.share.requests);
-        let bytes = requests.get(request).map_or(&[][..], Vec::as_slice);
         let Some(connection) = self.share.connections.get_mut(number) else { return };
         self.in_flight += 1;
-        let step = connection.send(bytes, LoadConnection::flight(request, due, sent));
+        let step = connection.send(&requests, LoadConnection::flight(request, due, sent));
         self.take(number, step);
     }
 
@@ -181,14 +196,17 @@ impl LoadThread {
             if event.readable
                 && let Some(connection) = self.share.connections.get_mut(event.number)
             {
-                let step = connection.readable(&mut self.buffer, event.is_ending);
+                let step = connection.readable(&requests, &mut self.buffer, event.is_ending);
                 self.take(event.number, step);
             }
         }
     }
 
-    /// LoadCounts what a connection has done, and decides what it does next.
+    /// Counts what a connection has done, and decides what it does next.
     fn take(&mut self, number: usize, step: ConnectionStep) {
+        if matches!(step, ConnectionStep::Waits) {
+            return;
+        }
         let now = self.now();
         let Some(connection) = self.share.connections.get_mut(number) else { return };
         match step {
@@ -202,24 +220,22 @@ impl LoadThread {
             ConnectionStep::Answered => {
                 self.refused_since = None;
                 self.in_flight = self.in_flight.saturating_sub(1);
-                let (flight, status) = (connection.flight, connection.reader.status());
-                if now < self.share.end.load(Relaxed) && (200..300).contains(&status) {
-                    self.share.recorder.completed(now);
+                let flight = connection.flight;
+                let answer = connection.answer(&self.share.requests);
+                let recorder = &mut self.share.recorder;
+                if now < self.share.end.load(Relaxed) && answer.is_success {
+                    recorder.completed(now);
                 }
-                if self.share.recorder.counts(flight.due) {
-                    let latency = now.saturating_sub(flight.due);
-                    let recorder = &mut self.share.recorder;
-                    recorder.answered(status, latency, connection.reader.timing());
-                    let sent = self.share.requests.get(flight.request).map_or(0, Vec::len);
+                if recorder.counts(flight.due) {
+                    recorder.answered(&answer, now.saturating_sub(flight.due));
+                    let sent =
+                        self.share.requests.get(flight.request).map_or(0, WireRequest::length);
                     recorder.bytes(sent, connection.received);
-                    if !(200..300).contains(&status) {
-                        let body = connection.reader.body();
-                        recorder.sample(|| FailureSample::of_status(status, body));
+                    if !answer.is_success {
+                        recorder.sample(|| FailureSample::of_status(answer.status, answer.text));
                     }
                 }
-                // A server that answers before it has read the whole request reads no other one after it.
-                let length = self.share.requests.get(flight.request).map_or(0, Vec::len);
-                if connection.reader.closes() || !connection.flight.is_sent(length) {
+                if answer.closes {
                     self.lose(number, now);
                 } else {
                     connection.idle_since = now;
@@ -243,7 +259,7 @@ impl LoadThread {
         }
     }
 
-    /// LoadCounts a request that has failed.
+    /// Counts a request that has failed.
     fn fail(&mut self, number: usize, kind: FailureKind, why: String, now: u64) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let Some(connection) = self.share.connections.get(number) else { return };
@@ -300,7 +316,7 @@ impl LoadThread {
         }
     }
 
-    /// LoadCounts what has not been answered, and what has not been sent.
+    /// Counts what has not been answered, and what has not been sent.
     fn finish(mut self, now: u64, end: u64) -> ThreadTotals {
         for number in 0..self.share.connections.len() {
             if self.share.connections.get(number).is_some_and(|c| c.stage == ConnectionStage::Busy)

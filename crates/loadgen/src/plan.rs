@@ -1,12 +1,14 @@
 //! What is sent, when, and on how many connections.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hpack;
 use tensorserve_tensor::error::{Error, Result};
 
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
     /// Closed loop: each connection sends, waits for the response, and sends again.
     Closed,
@@ -14,26 +16,89 @@ pub enum Arrivals {
     Fixed(f64),
     /// Open loop: this many a second on average, independent of each other, as those of many clients are.
     Poisson(f64),
+    /// Open loop: at these times, in nanoseconds from the start of the run, ascending; request by request.
+    Times(Arc<[u64]>),
 }
 
 impl Arrivals {
-    /// Requests a second, of an open loop.
+    /// Requests a second, of an open loop with a rate.
     #[must_use]
-    pub fn rate(self) -> Option<f64> {
+    pub fn rate(&self) -> Option<f64> {
         match self {
-            Arrivals::Closed => None,
-            Arrivals::Fixed(rate) | Arrivals::Poisson(rate) => Some(rate),
+            Arrivals::Closed | Arrivals::Times(_) => None,
+            Arrivals::Fixed(rate) | Arrivals::Poisson(rate) => Some(*rate),
         }
     }
 }
+
+/// How requests go over a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireKind {
+    /// HTTP/1.1.
+    Http,
+    /// Calls of gRPC, over HTTP/2 without TLS. One call at a time is on a connection.
+    Grpc,
+}
+
+/// A request, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireRequest {
+    /// The header block of a call; empty for HTTP/1.1.
+    pub(crate) head: Vec<u8>,
+    /// The message of a call with its length; of HTTP/1.1 all of the request.
+    pub(crate) body: Vec<u8>,
+}
+
+impl WireRequest {
+    /// A request of HTTP/1.1, complete with its head.
+    #[must_use]
+    pub fn http(bytes: Vec<u8>) -> Self {
+        WireRequest { head: Vec::new(), body: bytes }
+    }
+
+    /// A call of the method at `path`, such as `/package.Service/Method`, with an encoded message.
+    ///
+    /// # Errors
+    /// If the message is longer than a call may have, or the fields take more than a frame.
+    pub fn grpc(
+        path: &str,
+        authority: &str,
+        fields: &[(&str, &str)],
+        message: &[u8],
+    ) -> Result<Self> {
+        let fixed = [("te", "trailers"), ("content-type", "application/grpc")];
+        let head = hpack::block(path, authority, &[&fixed[..], fields].concat());
+        if head.len() > LARGEST_HEAD {
+            return Err(Error::invalid("the fields of a call may have 16 KiB"));
+        }
+        let length = u32::try_from(message.len())
+            .map_err(|_| Error::invalid("the message of a call may have 4 GiB"))?;
+        // Not compressed.
+        let mut body = vec![0];
+        body.extend_from_slice(&length.to_be_bytes());
+        body.extend_from_slice(message);
+        Ok(WireRequest { head, body })
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
+/// The largest block of fields that fits into one frame of any server.
+const LARGEST_HEAD: usize = 16_384;
 
 /// A run.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
     /// The server.
     pub address: SocketAddr,
-    /// The requests, each with its head, as they are sent: one after the other, from the first again after the last.
-    pub requests: Vec<Vec<u8>>,
+    /// How requests go over a connection.
+    pub wire: WireKind,
+    /// The requests: one after the other, from the first again after the last.
+    pub requests: Arc<Vec<WireRequest>>,
     /// When they are sent.
     pub arrivals: Arrivals,
     /// Connections, and so the most requests that are in flight at a time.

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use hdrhistogram::Histogram;
 
+use crate::connection::Answered;
 use crate::cost::ThreadCost;
 use crate::response::durations;
 use crate::results::{FailureKind, FailureSample, LoadCounts, SparseCounts, histogram};
@@ -102,12 +103,14 @@ impl Recorder {
     }
 
     /// A response.
-    pub(crate) fn answered(&mut self, status: u16, latency: u64, timing: &[u8]) {
-        *self.counts.statuses.entry(status).or_default() += 1;
-        if !(200..300).contains(&status) {
+    pub(crate) fn answered(&mut self, answer: &Answered<'_>, latency: u64) {
+        *self.counts.statuses.entry(answer.status).or_default() += 1;
+        if !answer.is_success {
             return;
         }
+        self.counts.succeeded += 1;
         self.latency.saturating_record(latency.max(1));
+        let timing = answer.timing;
         if timing.is_empty() {
             return;
         }

@@ -63,11 +63,13 @@ impl FailureSample {
     }
 }
 
-/// LoadCounts of requests that were due in the measured time, unless they say otherwise.
+/// Counts of requests that were due in the measured time, unless they say otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadCounts {
-    /// Responses by status.
+    /// Responses by status: of HTTP, or the codes of gRPC.
     pub statuses: BTreeMap<u16, u64>,
+    /// Responses with a status of success.
+    pub succeeded: u64,
     /// Requests without a complete response.
     pub failures: BTreeMap<FailureKind, u64>,
     /// Successful responses that arrived in the measured time, whenever their requests were due.
@@ -89,6 +91,7 @@ impl LoadCounts {
     pub(crate) fn add(&mut self, other: &LoadCounts) {
         other.statuses.iter().for_each(|(k, n)| *self.statuses.entry(*k).or_default() += n);
         other.failures.iter().for_each(|(k, n)| *self.failures.entry(*k).or_default() += n);
+        self.succeeded += other.succeeded;
         self.completed += other.completed;
         self.unsent += other.unsent;
         self.waited += other.waited;
@@ -103,16 +106,6 @@ impl LoadCounts {
         self.statuses.values().sum()
     }
 
-    /// Responses with a status of success.
-    #[must_use]
-    pub fn succeeded(&self) -> u64 {
-        self.statuses
-            .iter()
-            .filter(|(status, _)| (200..300).contains(*status))
-            .map(|(_, n)| n)
-            .sum()
-    }
-
     /// Requests that were sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
@@ -122,7 +115,7 @@ impl LoadCounts {
     /// Requests that were sent, and have no response with a status of success.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.sent() - self.succeeded()
+        self.sent() - self.succeeded
     }
 }
 

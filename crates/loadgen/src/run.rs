@@ -60,15 +60,14 @@ pub fn run(
     let start = Instant::now();
     let (from, window) = (nanoseconds(plan.warm_up), nanoseconds(plan.window()));
     let end: End = Arc::new(AtomicU64::new(from.saturating_add(nanoseconds(plan.duration))));
-    let requests = Arc::new(plan.requests.clone());
     let (sender, parts) = channel();
     let mut handles = Vec::new();
     for index in 0..threads {
         let share = Share {
             address: plan.address,
-            requests: Arc::clone(&requests),
+            requests: Arc::clone(&plan.requests),
             connections: connections.pop().unwrap_or_default(),
-            pace: Pace::new(plan.arrivals, index, threads),
+            pace: Pace::new(&plan.arrivals, index, threads),
             timeout: plan.timeout,
             start,
             end: Arc::clone(&end),
@@ -101,19 +100,19 @@ fn connect(plan: &LoadPlan) -> Result<Vec<Vec<LoadConnection>>> {
     let threads = plan.threads.min(plan.connections);
     let mut all: Vec<Vec<LoadConnection>> = (0..threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections {
-        let connection =
-            LoadConnection::open(plan.address, plan.timeout.min(CONNECT)).map_err(|e| {
-                let message = match number {
-                    0 => format!("{}: {e}", plan.address),
-                    _ => format!(
-                        "{}: connection {} of {}: {e}",
-                        plan.address,
-                        number + 1,
-                        plan.connections
-                    ),
-                };
-                Error::unavailable(message).with_source(e)
-            })?;
+        let connection = LoadConnection::open(plan.address, plan.wire, plan.timeout.min(CONNECT))
+            .map_err(|e| {
+            let message = match number {
+                0 => format!("{}: {e}", plan.address),
+                _ => format!(
+                    "{}: connection {} of {}: {e}",
+                    plan.address,
+                    number + 1,
+                    plan.connections
+                ),
+            };
+            Error::unavailable(message).with_source(e)
+        })?;
         if let Some(of_thread) = all.get_mut(number % threads) {
             of_thread.push(connection);
         }

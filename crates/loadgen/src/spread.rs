@@ -43,10 +43,19 @@ impl Blocks {
 
     /// The quantiles of one drawing.
     pub(crate) fn draw(&self, random: &mut SplitMix, quantiles: &[f64]) -> Vec<u64> {
+        let drawn = (0..self.blocks.len()).map(|_| random.below(self.blocks.len()));
+        self.of_blocks(drawn, quantiles)
+    }
+
+    /// The quantiles of all blocks.
+    pub(crate) fn quantiles(&self, quantiles: &[f64]) -> Vec<u64> {
+        self.of_blocks(0..self.blocks.len(), quantiles)
+    }
+
+    fn of_blocks(&self, numbers: impl Iterator<Item = usize>, quantiles: &[f64]) -> Vec<u64> {
         let mut sums = vec![0u64; self.values.len()];
-        for _ in 0..self.blocks.len() {
-            let drawn = self.blocks.get(random.below(self.blocks.len()));
-            for (sum, count) in sums.iter_mut().zip(drawn.into_iter().flatten()) {
+        for number in numbers {
+            for (sum, count) in sums.iter_mut().zip(self.blocks.get(number).into_iter().flatten()) {
                 *sum += count;
             }
         }

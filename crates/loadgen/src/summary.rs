@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Arrivals, LoadPlan};
+use crate::plan::{Arrivals, LoadPlan, WireKind};
 use crate::results::{ClientCost, FailureKind, FailureSample, LoadResults, RunEnd, SparseCounts};
 
 /// The version of the format.
@@ -65,7 +65,9 @@ pub struct LoadSetting {
     pub target: String,
     /// What they were, in the words of the caller.
     pub requests: String,
-    /// `closed`, `fixed` or `poisson`.
+    /// `http` or `grpc`: what statuses are of.
+    pub wire: String,
+    /// `closed`, `fixed`, `poisson` or `replay`.
     pub arrivals: String,
     /// Requests a second, of an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,20 +82,37 @@ impl LoadSetting {
     /// Of a plan.
     #[must_use]
     pub fn of(plan: &LoadPlan, target: String, requests: String) -> Self {
-        let arrivals = match plan.arrivals {
+        let arrivals = match &plan.arrivals {
             Arrivals::Closed => "closed",
             Arrivals::Fixed(_) => "fixed",
             Arrivals::Poisson(_) => "poisson",
+            Arrivals::Times(_) => "replay",
+        };
+        let wire = match plan.wire {
+            WireKind::Http => "http",
+            WireKind::Grpc => "grpc",
         };
         LoadSetting {
             target,
             requests,
+            wire: wire.to_owned(),
             arrivals: arrivals.to_owned(),
             rate: plan.arrivals.rate(),
             connections: plan.connections,
             warm_up_seconds: plan.warm_up.as_secs_f64(),
         }
     }
+}
+
+/// What the server used, as far as the caller knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerUse {
+    /// CPU time of its process for each response, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_us_per_request: Option<f64>,
+    /// Rows of a batch, on average.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rows_per_batch: Option<f64>,
 }
 
 /// The figures of a run.
@@ -136,6 +155,9 @@ pub struct LoadSummary {
     pub latency_ms: LoadQuantiles,
     /// Times that the server has reported, by name.
     pub server_timing_ms: BTreeMap<String, LoadQuantiles>,
+    /// What the server used.
+    #[serde(default)]
+    pub server: ServerUse,
     /// How late requests were sent although a connection was free.
     pub lag_ms: LoadQuantiles,
     /// What the load has cost.
@@ -167,7 +189,7 @@ impl LoadSummary {
             seconds: results.seconds,
             ended: results.ended,
             sent: counts.sent(),
-            succeeded: counts.succeeded(),
+            succeeded: counts.succeeded,
             failed: counts.failed(),
             unsent: counts.unsent,
             waited: counts.waited,
@@ -184,6 +206,7 @@ impl LoadSummary {
                 .iter()
                 .map(|(k, v)| (k.clone(), LoadQuantiles::of(v)))
                 .collect(),
+            server: ServerUse::default(),
             lag_ms: LoadQuantiles::of(&results.lag),
             client,
             client_cpu_us_per_request: client.cpu_seconds * 1e6 / counts.answered().max(1) as f64,
@@ -207,9 +230,13 @@ impl LoadSummary {
     fn note(&mut self, results: &LoadResults) {
         let percent = |part: u64, all: u64| part as f64 / all.max(1) as f64 * 100.0;
         let due = self.sent + self.unsent;
-        if let (Some(rate), true) = (self.setting.rate, self.unsent > 0) {
+        if self.unsent > 0 {
+            let rate = self
+                .setting
+                .rate
+                .map_or("of the log".to_owned(), |rate| format!("of {rate} requests/s"));
             self.notes.push(format!(
-                "the rate of {rate} requests/s was not held: {:.1} % of the requests that were due were never sent, \
+                "the rate {rate} was not held: {:.1} % of the requests that were due were never sent, \
                  and latencies grew for as long as the run lasted. The server answered {:.0} requests/s",
                 percent(self.unsent, due),
                 self.requests_per_second
@@ -261,15 +288,19 @@ fn milliseconds(nanoseconds: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::results::{LoadCounts, histogram};
 
     fn results() -> LoadResults {
         let mut latency = histogram();
         (1..=100u64).for_each(|n| latency.saturating_record(n * 1_000_000));
-        let counts =
-            LoadCounts { statuses: [(200, 100)].into(), completed: 100, ..LoadCounts::default() };
+        let counts = LoadCounts {
+            statuses: [(200, 100)].into(),
+            succeeded: 100,
+            completed: 100,
+            ..LoadCounts::default()
+        };
         LoadResults {
             seconds: 2.0,
             ended: RunEnd::Duration,
@@ -292,6 +323,15 @@ mod tests {
     fn summary(results: &LoadResults) -> LoadSummary {
         let setting = LoadSetting { rate: Some(50.0), connections: 3, ..LoadSetting::default() };
         LoadSummary::of(setting, results)
+    }
+
+    /// Of a closed loop with so many successful requests.
+    pub(crate) fn summary_of(requests: u64) -> LoadSummary {
+        let mut results = results();
+        results.counts.statuses = [(200, requests)].into();
+        results.counts.succeeded = requests;
+        let setting = LoadSetting { connections: 3, ..LoadSetting::default() };
+        LoadSummary::of(setting, &results)
     }
 
     #[test]
