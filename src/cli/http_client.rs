@@ -41,7 +41,7 @@ pub(super) fn get(url: &str, environment: &Environment) -> Result<(u16, String)>
 }
 
 /// The `Authorization` header for the key, or else the user, in the environment.
-fn authorization(environment: &Environment) -> Option<String> {
+pub(super) fn authorization(environment: &Environment) -> Option<String> {
     if let Some(key) = environment.get("TENSORSERVE_KEY") {
         return Some(format!("Bearer {key}"));
     }

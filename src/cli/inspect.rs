@@ -268,29 +268,49 @@ fn why_no_example(signature: &Signature) -> String {
 }
 
 fn inspect_url(url: &str, environment: &Environment) -> Result<()> {
-    let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
-    let (server, rest) = url
-        .split_once("/v1/models/")
-        .ok_or_else(|| wrong("name a model: http://HOST:PORT/v1/models/NAME"))?;
+    let (server, rest) = url.split_once("/v1/models/").ok_or_else(|| {
+        Error::invalid(format!("{url}: name a model: http://HOST:PORT/v1/models/NAME"))
+    })?;
     let path = rest.split(':').next().unwrap_or(rest).trim_end_matches('/');
     let path = path.strip_suffix("/metadata").unwrap_or(path);
-    let (status, body) =
-        http_client::get(&format!("{server}/v1/models/{path}/metadata"), environment)?;
-    let page: Value = serde_json::from_str(&body).map_err(|_| wrong("the response is not JSON"))?;
-    if status != 200 {
-        let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);
-        return Err(wrong(message));
-    }
-    let text = |pointer: &str| page.pointer(pointer).and_then(Value::as_str).unwrap_or("");
-    let (name, version) = (text("/model_spec/name"), text("/model_spec/version"));
+    let served = DescribedModel::of(&format!("{server}/v1/models/{path}"), url, environment)?;
+    let (name, version) = (&served.name, &served.version);
     print_line(&format!("{name} version {version} on {server}"));
-    let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
-    let signatures =
-        map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
-    for signature in signatures.filter(is_shown) {
-        show(server, name, &signature);
+    for signature in served.signatures.iter().filter(|signature| is_shown(signature)) {
+        show(server, name, signature);
     }
     Ok(())
+}
+
+/// A model that a server has described.
+pub(super) struct DescribedModel {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) signatures: Vec<Signature>,
+}
+
+impl DescribedModel {
+    /// The model whose metadata is below `place`; errors name `url`, which the user has written.
+    ///
+    /// # Errors
+    /// If the server does not describe it.
+    pub(super) fn of(place: &str, url: &str, environment: &Environment) -> Result<Self> {
+        let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
+        let (status, body) = http_client::get(&format!("{place}/metadata"), environment)?;
+        let page: Value =
+            serde_json::from_str(&body).map_err(|_| wrong("the response is not JSON"))?;
+        if status != 200 {
+            let message = page.get("error").and_then(Value::as_str).unwrap_or(&body);
+            return Err(wrong(message));
+        }
+        let text =
+            |pointer: &str| page.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned();
+        let (name, version) = (text("/model_spec/name"), text("/model_spec/version"));
+        let map = page.pointer("/metadata/signature_def/signature_def").and_then(Value::as_object);
+        let signatures =
+            map.into_iter().flatten().map(|(name, definition)| signature(name, definition));
+        Ok(DescribedModel { name, version, signatures: signatures.collect() })
+    }
 }
 
 /// A signature from a server's metadata response.

@@ -17,6 +17,7 @@ use tensorserve_tensor::error::{Error, Result};
 mod archives;
 mod arguments;
 mod auth;
+mod bench;
 mod container;
 mod convert;
 mod example;
@@ -24,6 +25,7 @@ mod fetch;
 mod health;
 mod http_client;
 mod inspect;
+mod interrupt;
 mod listeners;
 mod logging;
 mod model_server;
@@ -66,6 +68,9 @@ enum Commands {
     #[cfg(feature = "transform")]
     #[command(after_help = transform::HELP)]
     Transform(Box<transform::Arguments>),
+    /// Measure a model of a server under load: latencies, rates, and what limits them
+    #[command(after_help = bench::HELP)]
+    Bench(Box<bench::Arguments>),
     /// Check whether a running server is ready; the exit status is 0 if it is
     Health(health::Arguments),
     /// Manage the users and API keys of a server
@@ -269,6 +274,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Inspect(arguments)) => inspect::run(&arguments, environment),
         #[cfg(feature = "transform")]
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
+        Some(Commands::Bench(arguments)) => bench::run(&arguments, environment),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),

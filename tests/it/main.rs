@@ -27,6 +27,7 @@ mod bad_values;
 mod batch_faults;
 mod batch_threads;
 mod batching;
+mod bench;
 #[cfg(feature = "catboost")]
 mod catboost;
 mod certificates;

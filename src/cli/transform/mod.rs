@@ -6,19 +6,19 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::serve::first_signal;
+use super::interrupt::{INTERRUPTED, stop_on_signals};
 use super::{print_error, print_line, probe_host};
 use crate::config::environment::Environment;
 use crate::config::{Config, Settings};
 use crate::platforms;
 use tensorserve_os as os;
 use tensorserve_probe::probed;
-use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::error::{Code, Result};
 
 mod arguments;
 mod inputs;
@@ -35,7 +35,6 @@ use self::prepare::{PreparedCommand, prepare};
 const SOME_FAILED: u8 = 1;
 const WRONG_OPTIONS: u8 = 2;
 const CANNOT_GO_ON: u8 = 3;
-const INTERRUPTED: u8 = 130;
 
 /// Runs a job, and returns the exit status.
 pub(super) fn run(arguments: Arguments, environment: &Environment) -> ExitCode {
@@ -68,7 +67,9 @@ fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     let platforms = probed(platforms::built_in(&config), &config.probe, host);
     raise_descriptor_limit();
     let stop = Arc::new(AtomicBool::new(false));
-    watch_signals(Arc::clone(&stop))?;
+    // The run ends when its batches are done.
+    let note = "interrupted: what is done stays done, and the same command goes on with the rest";
+    stop_on_signals(Arc::clone(&stop), note)?;
     match prepare(arguments, environment, platforms, &stop)? {
         PreparedCommand::Finished => Ok(0),
         PreparedCommand::Job(job) => {
@@ -86,25 +87,6 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Without it, jobs with small objects on many cores may fail, and say why.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-/// The first SIGINT or SIGTERM ends the run when its batches are done, a second one at once.
-fn watch_signals(stop: Arc<AtomicBool>) -> Result<()> {
-    let failed = |e| Error::internal("signals cannot be received").with_source(e);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(failed)?;
-    let watch = move || {
-        while runtime.block_on(first_signal()).is_ok() {
-            if stop.swap(true, Relaxed) {
-                os::exit_now(INTERRUPTED.into());
-            }
-            show::note(
-                "interrupted: what is done stays done, and the same command goes on with the rest",
-            );
-        }
-    };
-    let started = thread::Builder::new().name("signals".to_owned()).spawn(watch);
-    started.map(drop).map_err(failed)
 }
 
 /// Prints a line of JSON on stdout.

@@ -3,7 +3,8 @@
 use tensorserve_tensor::DType;
 
 /// The protocol's name of a type. It has none for complex numbers, which get TensorFlow's in capitals.
-pub(super) fn name_of(dtype: DType) -> &'static str {
+#[must_use]
+pub fn name_of(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "BOOL",
         DType::UInt8 => "UINT8",

@@ -17,6 +17,7 @@ use tensorserve_protocol::{
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Error;
 
+pub use self::datatype::name_of as datatype_name;
 use self::describe::ModelMetadata;
 use self::model_config::TritonModelConfig;
 use self::repository::IndexEntry;

@@ -1,0 +1,92 @@
+//! A server that is started for the run.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorserve_tensor::error::{Error, Result};
+
+/// How long it may take to stop.
+const STOP: Duration = Duration::from_secs(5);
+
+/// A server of this program on free ports of this machine, which ends when it is dropped.
+pub(super) struct ServerChild {
+    child: Child,
+    /// `http://HOST:PORT`.
+    pub(super) url: String,
+    /// The address of its gRPC port.
+    pub(super) grpc: Option<String>,
+}
+
+impl ServerChild {
+    /// Serves what is at `path`, with the settings of the environment, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it does not become ready; it has said why on stderr.
+    pub(super) fn start(path: &str) -> Result<Self> {
+        let failed = |e| Error::internal("a server could not be started").with_source(e);
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["serve", "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "0"]);
+        // The pipe is closed when this process ends, however it ends, and the server stops with it.
+        command.args(["--stop-with-stdin", "true", "--log-level", "warn"]).arg(path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Ctrl-C ends the run, whose last requests the server still answers.
+        command.process_group(0);
+        let mut child = command.spawn().map_err(failed)?;
+        let mut lines =
+            child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
+        let (mut url, mut grpc) = (None, None);
+        let mut why = "it has ended".to_owned();
+        let mut is_ready = false;
+        for line in lines.by_ref().map_while(std::io::Result::ok) {
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                url = Some(format!("http://{address}"));
+            }
+            if let Some(address) = line.strip_prefix("listening on grpc://") {
+                grpc = Some(address.to_owned());
+            }
+            is_ready = line.starts_with("ready after");
+            if line.starts_with("not ready") {
+                why = line;
+                break;
+            }
+            if is_ready {
+                break;
+            }
+        }
+        // What it prints later must not fill the pipe.
+        let drain = thread::Builder::new().name("server output".to_owned());
+        let drained = drain.spawn(move || lines.for_each(drop)).map(drop);
+        let server = ServerChild { child, url: url.unwrap_or_default(), grpc };
+        drained.map_err(failed)?;
+        match is_ready && !server.url.is_empty() {
+            true => Ok(server),
+            false => {
+                Err(Error::precondition(format!("{path}: the server did not become ready: {why}")))
+            }
+        }
+    }
+
+    /// The id of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for ServerChild {
+    fn drop(&mut self) {
+        // The end of its standard input stops it, and what it has started.
+        drop(self.child.stdin.take());
+        let start = Instant::now();
+        while start.elapsed() < STOP {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
