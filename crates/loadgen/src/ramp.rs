@@ -26,7 +26,8 @@ pub fn rates(text: &str) -> Result<Vec<f64>> {
     let (from, to) = range.split_once("..").ok_or_else(wrong)?;
     let (from, to): (f64, f64) =
         (from.parse().map_err(|_| wrong())?, to.parse().map_err(|_| wrong())?);
-    if !(2..=MOST_STEPS).contains(&steps) || !(from > 0.0 && from < to && to.is_finite()) {
+    let is_ramp = from > 0.0 && from < to && to.is_finite();
+    if !is_ramp || !(2..=MOST_STEPS).contains(&steps) {
         return Err(wrong());
     }
     // Steps are few.
