@@ -34,14 +34,17 @@ pub(crate) fn go(plan: &LoadPlan) -> LoadResults {
     run(plan, &mut |_| true).expect("it runs")
 }
 
-/// 50 ms, 2 % of the requests 150 ms, 0.4 % of them 500 ms.
+/// 200 ms, 2 % of the requests 600 ms, 0.4 % of them 2 s: the tolerance is longer than a thread usually waits for a
+/// CPU on a machine that does other things, too.
 fn delay(number: u64) -> Duration {
     match number % 1000 {
-        n if n % 250 == 7 => 500 * MS,
-        n if n % 50 == 3 => 150 * MS,
-        _ => 50 * MS,
+        n if n % 250 == 7 => 2000 * MS,
+        n if n % 50 == 3 => 600 * MS,
+        _ => 200 * MS,
     }
 }
+
+const DELAYS: [(f64, f64); 3] = [(0.5, 200.0), (0.99, 600.0), (0.999, 2000.0)];
 
 /// Compares quantiles, in milliseconds. A machine that is busy with other things wakes threads late, which no client
 /// can tell from a slow server: a run like that is repeated.
@@ -65,25 +68,28 @@ fn found(results: &LoadResults, quantile: f64) -> f64 {
 fn a_closed_loop_shows_the_delays_of_the_server() {
     assert_in_one_run(|| {
         let server = KnownServer::start(|number, arrived| KnownReply::ok(arrived + delay(number)));
-        let results = go(&plan(&server, Arrivals::Closed));
+        let mut plan = plan(&server, Arrivals::Closed);
+        plan.duration = Duration::from_secs(8);
+        let results = go(&plan);
         assert_eq!(results.counts.failed(), 0, "{:?}", results.counts);
-        assert!(results.counts.succeeded > 2000, "{:?}", results.counts);
-        let want = [(0.5, 50.0), (0.99, 150.0), (0.999, 500.0)];
-        want.map(|(quantile, want)| (quantile, found(&results, quantile), want)).to_vec()
+        assert!(results.counts.succeeded > 1000, "{:?}", results.counts);
+        DELAYS.map(|(quantile, want)| (quantile, found(&results, quantile), want)).to_vec()
     });
 }
 
 #[test]
 fn an_open_loop_shows_the_delays_of_the_server_and_holds_its_rate() {
-    for arrivals in [Arrivals::Poisson(500.0), Arrivals::Fixed(500.0)] {
+    for arrivals in [Arrivals::Poisson(250.0), Arrivals::Fixed(250.0)] {
         assert_in_one_run(|| {
             let server =
                 KnownServer::start(|number, arrived| KnownReply::ok(arrived + delay(number)));
-            let results = go(&plan(&server, arrivals.clone()));
+            let mut plan = plan(&server, arrivals.clone());
+            // More than are ever in flight: no request waits for a connection.
+            (plan.duration, plan.connections) = (Duration::from_secs(8), 200);
+            let results = go(&plan);
             assert_eq!((results.counts.failed(), results.counts.unsent), (0, 0));
-            assert!(results.counts.succeeded.abs_diff(1500) < 130, "{:?}", results.counts);
-            let want = [(0.5, 50.0), (0.99, 150.0), (0.999, 500.0)];
-            want.map(|(quantile, want)| (quantile, found(&results, quantile), want)).to_vec()
+            assert!(results.counts.succeeded.abs_diff(2000) < 150, "{:?}", results.counts);
+            DELAYS.map(|(quantile, want)| (quantile, found(&results, quantile), want)).to_vec()
         });
     }
 }
