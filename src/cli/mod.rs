@@ -18,6 +18,7 @@ mod archives;
 mod arguments;
 mod auth;
 mod bench;
+mod compare;
 mod container;
 mod convert;
 mod example;
@@ -40,6 +41,7 @@ mod simple;
 mod table;
 #[cfg(feature = "transform")]
 mod transform;
+mod versions;
 mod warmup;
 
 use self::container::ContainerCommand;
@@ -71,6 +73,9 @@ enum Commands {
     /// Measure a model of a server under load: latencies, rates, and what limits them
     #[command(after_help = bench::HELP)]
     Bench(Box<bench::Arguments>),
+    /// Run recorded requests on two versions of a model, and tell whether the new one may take the place of the old one
+    #[command(after_help = compare::HELP)]
+    Compare(compare::Arguments),
     /// Check whether a running server is ready; the exit status is 0 if it is
     Health(health::Arguments),
     /// Manage the users and API keys of a server
@@ -275,6 +280,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         #[cfg(feature = "transform")]
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Bench(arguments)) => bench::run(&arguments, environment),
+        Some(Commands::Compare(arguments)) => compare::run(&arguments, environment),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),

@@ -5,21 +5,17 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, Subcommand, ValueEnum};
 use prost::Message;
 
-use super::inspect::models_at;
-use super::{print_line, set_libraries};
+use super::print_line;
+use super::versions::{OfflineVersion, OfflineVersions};
 use crate::config::environment::Environment;
-use crate::config::units::{CommaSeparated, HumanDuration};
-use crate::config::{Config, ModelSettings, Settings};
-use crate::{platforms, protocols};
+use crate::config::units::CommaSeparated;
 use tensorserve_codec::tfrecord;
-use tensorserve_core::engine::{
-    Engine, Method, ModelHandle, ModelSpec, VersionSelector, VersionState,
-};
+use tensorserve_core::engine::{Method, ModelHandle};
 use tensorserve_proto::serving::PredictionLog;
 use tensorserve_protocols::tfs::record;
 use tensorserve_protocols::tfs::warm_up::{self, MOST_RECORDS, WarmUpRecords, file_of};
@@ -109,62 +105,28 @@ pub(super) fn run(command: &Commands, environment: &Environment) -> Result<ExitC
     }
 }
 
-/// A version that is loaded to run requests on.
+/// The version that is recorded for or checked.
 struct WarmUpVersion {
     handle: ModelHandle,
     folder: PathBuf,
     max_bytes: usize,
-    // The last field, because it must be dropped after the version.
-    _engine: Engine,
+    // The last field, because it must be dropped after the handle.
+    _loaded: OfflineVersions,
 }
 
 impl WarmUpVersion {
     fn load(model: &ModelArgs, environment: &Environment) -> Result<Self> {
-        let mut settings = Settings::default();
-        set_libraries(&mut settings, environment);
-        // The version is only loaded: not watched for changes, and not warmed up.
-        settings.server.poll_interval = Some(HumanDuration(Duration::ZERO));
-        settings.server.max_load_retries = Some(0);
-        settings.each.warm_up = Some(false);
-        settings.each.tags = Some(model.tags.clone());
-        let config = Config::new(settings.clone(), environment)?.with_stderr_for_libraries();
-        let platforms = platforms::built_in(&config);
-        let [(name, folder)] = &models_at(&model.model, &platforms, None)?[..] else {
-            let place = model.model.display();
-            return Err(Error::invalid(format!(
-                "{place} contains several models; name one of them"
-            )));
-        };
-        let (path, named) = (Some(folder.clone()), Some(name.clone()));
-        settings.models.push(ModelSettings { name: named, path, ..ModelSettings::default() });
-        let config = Config::new(settings, environment)?;
-        let engine = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
-        engine.wait_until_started(|_| ());
-        let handle =
-            engine.repository().resolve(&ModelSpec { name, choice: VersionSelector::Latest });
-        let handle = handle.map_err(|_| not_loaded(&engine, name, folder))?;
-        let max_bytes = config.max_tensor_bytes();
-        Ok(WarmUpVersion { handle, folder: folder.clone(), max_bytes, _engine: engine })
+        let loaded = OfflineVersions::load(&[&model.model], &model.tags, environment)?;
+        let only = loaded.versions.first();
+        let OfflineVersion { handle, folder } =
+            only.ok_or_else(|| Error::internal("no version was loaded"))?;
+        let (handle, folder) = (handle.clone(), folder.clone());
+        Ok(WarmUpVersion { handle, folder, max_bytes: loaded.max_bytes, _loaded: loaded })
     }
 
     fn run(&self, record: &PredictionLog) -> Result<()> {
         warm_up::run(&self.handle, record, self.max_bytes)
     }
-}
-
-fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
-    let states = engine.repository().status(name).into_iter().map(|status| status.state);
-    let failure = states.into_iter().find_map(|state| match state {
-        VersionState::Failed(error) => Some(error.duplicate()),
-        VersionState::Found(why) => Some(Error::precondition(why)),
-        VersionState::Loading
-        | VersionState::Warming
-        | VersionState::Ready
-        | VersionState::Draining
-        | VersionState::Unloaded => None,
-    });
-    let failure = failure.unwrap_or_else(|| Error::not_found("the version could not be loaded"));
-    failure.context(folder.display())
 }
 
 fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
@@ -280,7 +242,7 @@ fn with_signature(body: &[u8], name: &str) -> Vec<u8> {
 }
 
 /// At most `most` of the requests in logs, spread evenly over them.
-fn of_logs(logs: &[PathBuf], most: usize) -> Result<Vec<(String, PredictionLog)>> {
+pub(super) fn of_logs(logs: &[PathBuf], most: usize) -> Result<Vec<(String, PredictionLog)>> {
     // Logs can be larger than memory: the first pass counts requests, the second takes them.
     let mut total = 0usize;
     each_request(logs, |_, _| total += 1)?;

@@ -34,6 +34,7 @@ mod certificates;
 mod changing_files;
 mod cli;
 mod clients;
+mod compare;
 mod console;
 mod console_admin;
 mod containers;

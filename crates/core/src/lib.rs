@@ -9,6 +9,7 @@
 
 pub mod batch;
 mod cache;
+pub mod comparison;
 pub mod config;
 pub mod engine;
 pub mod entry;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 /// Numbers of TensorFlow's `DataType`.
 pub const FLOAT: u64 = 1;
+pub const INT32: u64 = 3;
 pub const STRING: u64 = 7;
 pub const INT64: u64 = 9;
 
@@ -81,6 +82,18 @@ pub fn a_type(dtype: u64) -> Vec<u8> {
 /// An `AttrValue` that is a shape.
 pub fn a_shape(dims: &[i64]) -> Vec<u8> {
     bytes(7, &shape(dims))
+}
+
+/// An `AttrValue` that is a tensor of floats.
+pub fn a_float_tensor(dims: &[i64], values: &[f32]) -> Vec<u8> {
+    let packed: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    bytes(8, &[number(1, FLOAT), bytes(2, &shape(dims)), bytes(5, &packed)].concat())
+}
+
+/// An `AttrValue` that is a vector of 32-bit integers.
+pub fn an_int_tensor(values: &[u8]) -> Vec<u8> {
+    let (shape, packed) = (shape(&[values.len() as i64]), values.to_vec());
+    bytes(8, &[number(1, INT32), bytes(2, &shape), bytes(7, &packed)].concat())
 }
 
 /// A `SignatureDef` of these inputs and outputs, whose values are `TensorInfo`s.

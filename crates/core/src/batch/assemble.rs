@@ -188,8 +188,8 @@ pub(super) fn rejoin(pieces: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::same::{Tolerance, same_outputs};
     use super::*;
+    use crate::comparison::{Tolerance, same_outputs};
     use proptest::prelude::*;
     use tensorserve_tensor::{Shape, StringsBuilder, aligned_vec};
 

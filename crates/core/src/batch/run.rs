@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::assemble::{allowed_size, assemble, check_rows, split, unsplittable};
-use super::same::{Tolerance, same_outputs};
 use super::task::{BatchTask, expired_in_run};
 use super::{BatchOutput, QueueInner, RunSpan};
+use crate::comparison::{Tolerance, same_outputs};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::assemble::{allowed_size, assemble, can_join, rows_of, split};
 use super::run::UNSPLITTABLE;
-use super::same::{Tolerance, same_outputs};
 use super::{BatchQueue, QueueInner};
+use crate::comparison::{Tolerance, same_outputs};
 use tensorserve_platform::{RunOptions, SyntheticSample};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Sender, unbounded};
 use smallvec::SmallVec;
 
-use crate::batch::{Tolerance, same_outputs};
+use crate::comparison::{Tolerance, same_outputs};
 use crate::config::EngineConfig;
 use crate::metrics::{Metrics, ShadowResult};
 use crate::repository::{Servable, ShadowHandle};

@@ -14,11 +14,14 @@ use prost::Message;
 
 use super::{TfsAnswer, grpc, inference};
 use tensorserve_codec::tfrecord::TfRecordReader;
-use tensorserve_core::engine::{Method, ModelHandle, Resolver};
+use tensorserve_core::comparison::NamedOutputs;
+use tensorserve_core::engine::{InferResponse, Method, ModelHandle, Resolver};
 use tensorserve_os::files;
 use tensorserve_proto::Form;
 use tensorserve_proto::serving::prediction_log::LogType;
-use tensorserve_proto::serving::{InferenceTask, Input, ModelSpec, PredictRequest, PredictionLog};
+use tensorserve_proto::serving::{
+    InferenceTask, Input, ModelSpec, PredictLog, PredictRequest, PredictionLog,
+};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The path of the file in a version's directory.
@@ -169,25 +172,69 @@ fn damaged(error: Error) -> Error {
 /// # Errors
 /// The errors of the request, and [`Code::Unimplemented`] for types that cannot be run.
 pub fn run(version: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
+    respond(version, record, max_bytes, |_| ()).map(drop)
+}
+
+/// Runs one recorded request on `version` as [`run`] does. Returns all outputs of its signature by name, whichever the
+/// request asks for; with the name of the signature before it, if there are several (`classify/scores`).
+///
+/// # Errors
+/// As [`run`].
+pub fn outputs(
+    version: &ModelHandle,
+    record: &PredictionLog,
+    max_bytes: usize,
+) -> Result<NamedOutputs> {
+    let mut record = record.clone();
+    if let Some(LogType::PredictLog(PredictLog { request: Some(request), .. })) =
+        &mut record.log_type
+    {
+        request.output_filter.clear();
+    }
+    respond(version, &record, max_bytes, named_outputs).map(Option::unwrap_or_default)
+}
+
+fn named_outputs(response: &InferResponse) -> NamedOutputs {
+    let mut all = Vec::new();
+    for run in &response.runs {
+        let Some(signature) = response.version.signatures().get(run.signature) else { continue };
+        for (spec, tensor) in signature.outputs.iter().zip(&run.outputs) {
+            let name = match response.runs.len() {
+                1 => spec.alias.clone(),
+                _ => format!("{}/{}", signature.name, spec.alias),
+            };
+            all.push((name, tensor.clone()));
+        }
+    }
+    all
+}
+
+/// What `take` makes of the response to a recorded request; `None` for a record without one.
+fn respond<T>(
+    version: &ModelHandle,
+    record: &PredictionLog,
+    max_bytes: usize,
+    take: impl FnOnce(&InferResponse) -> T,
+) -> Result<Option<T>> {
     match &record.log_type {
-        None => Ok(()),
-        Some(LogType::PredictLog(log)) => predict(version, log.request.as_ref()),
+        None => Ok(None),
+        Some(LogType::PredictLog(log)) => predict(version, log.request.as_ref(), take).map(Some),
         Some(LogType::ClassifyLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(version, Method::Classify, spec, input, max_bytes)
+            on_examples(version, Method::Classify, spec, input, max_bytes, take).map(Some)
         }
         Some(LogType::RegressLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(version, Method::Regress, spec, input, max_bytes)
+            on_examples(version, Method::Regress, spec, input, max_bytes, take).map(Some)
         }
         Some(LogType::MultiInferenceLog(log)) => {
             let tasks = log.request.as_ref().map_or(&[][..], |request| &request.tasks);
             let input = log.request.as_ref().and_then(|request| request.input.as_ref());
-            multi_inference(version, tasks, input, max_bytes)
+            multi_inference(version, tasks, input, max_bytes, take)
         }
         Some(LogType::SessionRunLog(_)) => Err(unsupported(5)),
         Some(LogType::PredictStreamedLog(_)) => Err(unsupported(7)),
@@ -200,40 +247,50 @@ fn unsupported(kind: u8) -> Error {
     Error::new(Code::Unimplemented, message)
 }
 
-fn predict(version: &ModelHandle, request: Option<&PredictRequest>) -> Result<()> {
+fn predict<T>(
+    version: &ModelHandle,
+    request: Option<&PredictRequest>,
+    take: impl FnOnce(&InferResponse) -> T,
+) -> Result<T> {
     let request = request.cloned().unwrap_or_default();
     let decode = |resolver: &mut Resolver<'_>| {
         grpc::decode_predict_for(resolver, version.clone(), request, Form::Content)
     };
-    version.infer_for_warm_up(decode, |_, _| Ok(()))
+    version.infer_for_warm_up(decode, |_, response| Ok(take(&response)))
 }
 
-fn on_examples(
+fn on_examples<T>(
     version: &ModelHandle,
     method: Method,
     spec: Option<&ModelSpec>,
     input: Option<&Input>,
     max_bytes: usize,
-) -> Result<()> {
+    take: impl FnOnce(&InferResponse) -> T,
+) -> Result<T> {
     let decode = |resolver: &mut Resolver<'_>| {
         inference::decode_examples(resolver, version.clone(), spec, input, method, max_bytes)
     };
-    version.infer_for_warm_up(decode, |form, response| TfsAnswer::read(form, response).map(drop))
+    version.infer_for_warm_up(decode, |form, response| {
+        let taken = take(&response);
+        TfsAnswer::read(form, response).map(|_| taken)
+    })
 }
 
-fn multi_inference(
+fn multi_inference<T>(
     version: &ModelHandle,
     tasks: &[InferenceTask],
     input: Option<&Input>,
     max_bytes: usize,
-) -> Result<()> {
+    take: impl FnOnce(&InferResponse) -> T,
+) -> Result<Option<T>> {
     if tasks.is_empty() {
-        return inference::tensor_of(input, max_bytes).map(drop);
+        return inference::tensor_of(input, max_bytes).map(|_| None);
     }
     let decode = |resolver: &mut Resolver<'_>| {
         inference::decode_tasks(resolver, version.clone(), tasks, input, max_bytes)
     };
     version.infer_for_warm_up(decode, |form, response| {
-        inference::encode_tasks(form, response).map(drop)
+        let taken = take(&response);
+        inference::encode_tasks(form, response).map(|_| Some(taken))
     })
 }

@@ -17,7 +17,7 @@ pub(crate) enum Tolerance {
 }
 
 impl Tolerance {
-    fn of(self, dtype: DType) -> f64 {
+    pub(super) fn of(self, dtype: DType) -> f64 {
         let (batches, versions) = match dtype {
             DType::BFloat16 => (4e-2, 2e-2),
             DType::Half => (5e-3, 2e-2),
@@ -66,7 +66,7 @@ fn same_tensor(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
 }
 
 /// The elements of a real floating-point tensor.
-fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     let halves = || tensor.bytes().as_chunks::<2>().0.iter();
     match tensor.dtype() {
         DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
@@ -89,11 +89,28 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
 }
 
 fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
-    let finite = a.iter().filter(|x| x.is_finite());
-    let allowed = tolerance * finite.fold(0f64, |most, x| most.max(x.abs()));
-    let near =
-        |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= allowed;
-    a.len() == b.len() && a.iter().zip(b).all(near)
+    let allowed = tolerance * magnitude(a);
+    a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| distance(a, b) <= allowed)
+}
+
+/// The largest finite magnitude of values.
+fn magnitude(values: &[f64]) -> f64 {
+    values.iter().filter(|x| x.is_finite()).fold(0f64, |most, x| most.max(x.abs()))
+}
+
+/// How far two values are apart; NaN is NaN, and infinitely far from everything else.
+fn distance(a: f64, b: f64) -> f64 {
+    if a == b || (a.is_nan() && b.is_nan()) {
+        return 0.0;
+    }
+    let distance = (a - b).abs();
+    if distance.is_nan() { f64::INFINITY } else { distance }
+}
+
+/// The largest distance between values of as many `b`, as a fraction of the largest finite magnitude in `a`.
+pub(super) fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
+    let largest = a.iter().zip(b).fold(0f64, |most, (&a, &b)| most.max(distance(a, b)));
+    if largest == 0.0 { 0.0 } else { largest / magnitude(a) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,318 @@
+//! `tensorserve compare`: versions that may take the place of another one, and those that may not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::process::{Ended, run};
+use crate::support::saved_model::{
+    FLOAT, INT32, SavedModel, a_float_tensor, a_type, an_int_tensor, node, placeholder, signature,
+    tensor,
+};
+
+/// Weights of three classes for two features.
+const WEIGHTS: [f32; 6] = [1.0, 0.2, -0.7, -0.3, 0.9, 0.4];
+
+/// `scores = softmax(x * weights)`, changed in some way.
+struct Classifier {
+    weights: [f32; 6],
+    /// Nodes that make `added` of `logits`.
+    more: Vec<Vec<u8>>,
+    output: &'static str,
+    /// The number of features that the signature declares.
+    features: i64,
+    signatures: Vec<&'static str>,
+}
+
+impl Default for Classifier {
+    fn default() -> Self {
+        Classifier {
+            weights: WEIGHTS,
+            more: vec![node("added", "Identity", &["logits"], &of_float())],
+            output: "scores",
+            features: 2,
+            signatures: vec!["serving_default"],
+        }
+    }
+}
+
+fn of_float() -> [(&'static str, Vec<u8>); 1] {
+    [("T", a_type(FLOAT))]
+}
+
+fn constant(name: &str, dtype: u64, value: Vec<u8>) -> Vec<u8> {
+    node(name, "Const", &[], &[("dtype", a_type(dtype)), ("value", value)])
+}
+
+impl Classifier {
+    fn write(&self, folder: &Path) {
+        let (x, y) = ("x:0", "scores:0");
+        let signature = signature(
+            &[("x", tensor(x, FLOAT, &[-1, self.features]))],
+            &[(self.output, tensor(y, FLOAT, &[-1, 3]))],
+        );
+        // A third feature counts nothing.
+        let mut weights = self.weights.to_vec();
+        weights.resize(self.features as usize * 3, 0.0);
+        let mut nodes = vec![
+            placeholder("x", FLOAT, &[-1, self.features]),
+            constant("w", FLOAT, a_float_tensor(&[self.features, 3], &weights)),
+            node("logits", "MatMul", &["x", "w"], &of_float()),
+            node("scores", "Softmax", &["added"], &of_float()),
+        ];
+        nodes.extend(self.more.iter().cloned());
+        let signatures = self.signatures.iter().map(|name| (*name, signature.clone())).collect();
+        SavedModel { nodes, signatures, ..SavedModel::default() }.write(folder);
+    }
+}
+
+/// The old version, and forty requests that it answers.
+struct Trial {
+    root: TempDir,
+    requests: PathBuf,
+}
+
+impl Trial {
+    fn new(old: &Classifier) -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        let requests = root.path().join("requests.tfrecord");
+        let trial = Trial { root, requests };
+        old.write(&trial.version(1));
+        let bodies: Vec<String> = (0..40u8)
+            .map(|number| {
+                let body = trial.root.path().join(format!("{number}.json"));
+                let x = f32::from(number) / 10.0;
+                // The last request alone is below -1.
+                let y = if number == 39 { -2.0 } else { 1.0 - x / 4.0 };
+                fs::write(&body, format!("{{\"instances\": [[{x}, {y}], [{y}, 0.5]]}}"))
+                    .expect("written");
+                body.display().to_string()
+            })
+            .collect();
+        let (model, output) = (trial.text(1), trial.requests.display().to_string());
+        let mut words = vec!["warmup", "record", &model, "--output", &output];
+        words.extend(bodies.iter().map(String::as_str));
+        let recorded = run(&words);
+        assert!(recorded.status.success(), "{}{}", recorded.stdout, recorded.stderr);
+        trial
+    }
+
+    fn version(&self, number: u32) -> PathBuf {
+        self.root.path().join(format!("m/{number}"))
+    }
+
+    fn text(&self, number: u32) -> String {
+        self.version(number).display().to_string()
+    }
+
+    /// Compares version 1 with `new`.
+    fn compare(&self, new: &Classifier, options: &[&str]) -> Ended {
+        let _ = fs::remove_dir_all(self.version(2));
+        new.write(&self.version(2));
+        let (old, new) = (self.text(1), self.text(2));
+        let requests = self.requests.display().to_string();
+        let mut words = vec!["compare", &old, &new, "--requests", &requests];
+        if !options.contains(&"--max-slowdown") {
+            // The times of graphs as small as these differ by chance.
+            words.extend(["--max-slowdown", "20"]);
+        }
+        words.extend(options);
+        run(&words)
+    }
+
+    fn accepts(&self, what: &str, new: &Classifier, options: &[&str]) -> Ended {
+        let ended = self.compare(new, options);
+        assert!(ended.status.success(), "{what}: {}{}", ended.stdout, ended.stderr);
+        assert!(ended.stdout.contains("accepted"), "{what}: {}", ended.stdout);
+        ended
+    }
+
+    fn refuses(&self, what: &str, new: &Classifier, options: &[&str], why: &str) {
+        let ended = self.compare(new, options);
+        assert_eq!(ended.status.code(), Some(1), "{what}: {}{}", ended.stdout, ended.stderr);
+        let refusal = ended.stdout.split_once("refused:").map_or("", |(_, refusal)| refusal);
+        assert!(refusal.contains(why), "{what}: {}{}", ended.stdout, ended.stderr);
+    }
+}
+
+fn weights(change: impl Fn(usize, f32) -> f32) -> Classifier {
+    let mut new = Classifier::default();
+    new.weights.iter_mut().enumerate().for_each(|(at, weight)| *weight = change(at, *weight));
+    new
+}
+
+fn with(more: Vec<Vec<u8>>) -> Classifier {
+    Classifier { more, ..Classifier::default() }
+}
+
+/// Adds a number that changes no digit of the logits, and takes long to compute: twenty products of large matrices. A
+/// factor of zero would be optimized away.
+fn with_cost() -> Classifier {
+    let (float, int) = (("T", a_type(FLOAT)), ("Tidx", a_type(INT32)));
+    let mut more = vec![
+        constant("both", INT32, an_int_tensor(&[0, 1])),
+        constant("size", INT32, an_int_tensor(&[120, 120])),
+        constant("tiny", FLOAT, a_float_tensor(&[], &[1e-30])),
+        node("sum", "Sum", &["x", "both"], &[float.clone(), int.clone()]),
+        node("bounded0", "Tanh", &["sum"], &of_float()),
+        node(
+            "wide",
+            "Fill",
+            &["size", "bounded0"],
+            &[float.clone(), ("index_type", a_type(INT32))],
+        ),
+        node("m0", "Tanh", &["wide"], &of_float()),
+    ];
+    for step in 1..=20 {
+        let (before, product, after) =
+            (format!("m{}", step - 1), format!("product{step}"), format!("m{step}"));
+        more.push(node(&product, "MatMul", &[&before, "wide"], &of_float()));
+        more.push(node(&after, "Tanh", &[&product], &of_float()));
+    }
+    more.extend([
+        node("mean", "Mean", &["m20", "both"], &[float, int]),
+        node("nothing", "Mul", &["mean", "tiny"], &of_float()),
+        node("added", "AddV2", &["logits", "nothing"], &of_float()),
+    ]);
+    with(more)
+}
+
+#[test]
+fn harmless_versions_are_accepted() {
+    let trial = Trial::new(&Classifier::default());
+    let same = trial.accepts("the same", &Classifier::default(), &["--tolerance", "0"]);
+    assert!(same.stdout.contains("40 requests answered by both"), "{}", same.stdout);
+    trial.accepts("rounded", &weights(|_, weight| weight * (1.0 + 1e-6)), &[]);
+    let ranked = ["--top", "scores=1:1", "--max-ks", "0.5"];
+    trial.accepts("the same ranks", &weights(|_, weight| weight * 1.1), &ranked);
+    let more = Classifier { signatures: vec!["serving_default", "more"], ..Classifier::default() };
+    let more = trial.accepts("another signature", &more, &[]);
+    assert!(more.stdout.contains("signature \"more\" is new"), "{}", more.stdout);
+    let json = trial.compare(&Classifier::default(), &["--json"]);
+    let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(json["accepted"], true);
+    assert_eq!(json["outputs"]["scores"]["equal"], 40);
+    assert_eq!(json["outputs"]["scores"]["ks"], 0.0);
+}
+
+#[test]
+fn bad_versions_are_refused_with_the_reason() {
+    let trial = Trial::new(&Classifier::default());
+    let rounded = weights(|_, weight| weight * (1.0 + 1e-5));
+    trial.refuses("rounded", &rounded, &["--tolerance", "0"], "differ by more than allowed");
+    let scaled = weights(|_, weight| weight * 1.5);
+    trial.refuses("scaled", &scaled, &[], "output \"scores\": values differ");
+    trial.refuses("scaled", &scaled, &["--max-ks", "scores=0.05"], "Kolmogorov-Smirnov");
+    let swapped = weights(|at, _| WEIGHTS[[1, 0, 2, 4, 3, 5][at]]);
+    trial.refuses("swapped", &swapped, &["--top", "1:0.9"], "the first 1 are the same in");
+    let renamed = Classifier { output: "probabilities", ..Classifier::default() };
+    trial.refuses("renamed", &renamed, &[], "output \"scores\" is missing");
+    trial.refuses("renamed", &renamed, &["--allow-changes"], "is missing in 40 requests");
+    let wider = Classifier { features: 3, ..Classifier::default() };
+    trial.refuses("wider", &wider, &[], "has the shape [?, 3] instead of [?, 2]");
+    trial.refuses("wider", &wider, &[], "40 requests fail that the old version answers");
+    trial.refuses("wider", &wider, &[], "no request was answered by both");
+    let other = Classifier { signatures: vec!["other"], ..Classifier::default() };
+    trial.refuses("another signature", &other, &[], "signature \"serving_default\" is missing");
+    trial.refuses(
+        "unknown",
+        &Classifier::default(),
+        &["--tolerance", "z=1"],
+        "\"z\", for which there is a rule",
+    );
+}
+
+#[test]
+fn rare_failures_are_found() {
+    let trial = Trial::new(&Classifier::default());
+    // log(x + 1) of one request is NaN.
+    let logarithm = |last: Vec<u8>| {
+        with(vec![
+            constant("one", FLOAT, a_float_tensor(&[], &[1.0])),
+            constant("tiny", FLOAT, a_float_tensor(&[], &[1e-30])),
+            constant("columns", INT32, an_int_tensor(&[1])),
+            node("above", "AddV2", &["x", "one"], &of_float()),
+            node("log", "Log", &["above"], &of_float()),
+            last,
+            node(
+                "sums",
+                "Sum",
+                &["checked", "columns"],
+                &[("T", a_type(FLOAT)), ("Tidx", a_type(INT32)), ("keep_dims", vec![0x28, 1])],
+            ),
+            node("nothing", "Mul", &["sums", "tiny"], &of_float()),
+            node("added", "AddV2", &["logits", "nothing"], &of_float()),
+        ])
+    };
+    let fails = logarithm(node(
+        "checked",
+        "CheckNumerics",
+        &["log"],
+        &[("T", a_type(FLOAT)), ("message", [&[0x12, 3][..], b"odd"].concat())],
+    ));
+    trial.refuses("fails", &fails, &[], "1 requests fail that the old version answers");
+    trial.refuses("fails", &fails, &[], "record 40: ");
+    let nan = logarithm(node("checked", "Identity", &["log"], &of_float()));
+    trial.refuses("NaN", &nan, &[], "values differ in 1 of 40 requests, for example in request 40");
+    trial.refuses("NaN", &nan, &["--top", "1:0.5"], "values are no longer finite");
+    // The other way round it is mended.
+    let trial = Trial::new(&nan);
+    trial.refuses("no longer NaN", &Classifier::default(), &[], "in request 40");
+}
+
+#[test]
+fn a_slower_version_is_refused() {
+    let trial = Trial::new(&Classifier::default());
+    let slow = with_cost();
+    trial.accepts("slow", &slow, &["--max-slowdown", "1e9"]);
+    trial.refuses("slow", &slow, &["--max-slowdown", "2"], "times as long, and may take 2 times");
+}
+
+#[test]
+fn a_version_that_draws_numbers_may_differ_as_it_differs_from_itself() {
+    let draws = |range: f32| {
+        with(vec![
+            constant("size", INT32, an_int_tensor(&[2, 3])),
+            constant("range", FLOAT, a_float_tensor(&[], &[range])),
+            node(
+                "drawn",
+                "RandomUniform",
+                &["size"],
+                &[("dtype", a_type(FLOAT)), ("T", a_type(INT32))],
+            ),
+            node("noise", "Mul", &["drawn", "range"], &of_float()),
+            node("added", "AddV2", &["logits", "noise"], &of_float()),
+        ])
+    };
+    let trial = Trial::new(&draws(0.1));
+    let ended = trial.accepts("the same noise", &draws(0.1), &[]);
+    assert!(
+        ended.stdout.contains("differs between two runs of the old version"),
+        "{}",
+        ended.stdout
+    );
+    trial.refuses("more noise", &draws(4.0), &[], "differ by more than allowed");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_with_its_name() {
+    let trial = Trial::new(&Classifier::default());
+    let refused = |options: &[&str], part: &str| {
+        let ended = trial.compare(&Classifier::default(), options);
+        assert!(!ended.status.success() && ended.stderr.contains(part), "{part}: {}", ended.stderr);
+    };
+    refused(&["--tolerance", "much"], "--tolerance much: give a number from 0, such as 0.001");
+    refused(&["--top", "scores=3"], "--top scores=3: give a number of places and a share");
+    refused(&["--max-psi=-1"], "--max-psi -1");
+    refused(&["--requests", "/nowhere"], "/nowhere: there is no such file");
+    let damaged = trial.root.path().join("damaged");
+    fs::write(&damaged, b"this is no record").expect("written");
+    refused(&["--requests", &damaged.display().to_string()], "damaged");
+    let (old, new) = (trial.text(1), trial.text(2));
+    let ended = run(&["compare", &old, &new]);
+    assert!(ended.stderr.contains("no recorded requests beside the versions"), "{}", ended.stderr);
+    let ended = run(&["compare", &old, "/nowhere"]);
+    assert!(ended.stderr.contains("/nowhere"), "{}", ended.stderr);
+}
