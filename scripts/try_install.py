@@ -91,8 +91,13 @@ class System:
             sys.exit(f"error: this failed in {self.folder}: {script}")
 
     def close(self):
+        # A process that checks models may end a moment after its server.
+        deadline = time.monotonic() + 60
         for mount in self.mounts:
-            subprocess.run(["umount", mount], check=True)
+            while subprocess.run(["umount", mount], check=False).returncode != 0:
+                if time.monotonic() > deadline:
+                    sys.exit(f"error: {mount} stays mounted: something in {self.folder} still runs")
+                time.sleep(0.5)
 
 
 def answer():
