@@ -55,5 +55,5 @@ class Running:
 
     def stop(self):
         self.process.terminate()
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=300) == 0
         self.process.stdout.close()

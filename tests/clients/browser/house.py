@@ -22,7 +22,7 @@ IMAGES = os.path.join(ROOT, "examples/images/digits")
 PICTURES = os.environ.get("TENSORSERVE_PICTURES")
 
 #: Generous, for machines that build at the same time.
-PATIENCE = 20_000
+PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
 
 #: Boxes that cut off a text without a sign of it.

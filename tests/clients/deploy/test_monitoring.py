@@ -29,7 +29,7 @@ ALERTS = DEPLOY / "prometheus/alerts.yml"
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in DEPLOY.glob("grafana/*.json")}
 # What Grafana would put into the queries.
 VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": "iris"}
-PATIENCE = 60
+PATIENCE = 300
 # Version 1 answers, version 2 gets copies.
 CONFIG = """
 response_cache_bytes = "1MiB"

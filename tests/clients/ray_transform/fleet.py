@@ -134,7 +134,7 @@ def processes(output):
     return found
 
 
-def wait_for(condition, what, seconds=120):
+def wait_for(condition, what, seconds=300):
     """Waits until a condition holds, and returns its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -43,7 +43,7 @@ class Dask(unittest.TestCase):
 
     def run_to_end(self, command, variables):
         ended = subprocess.run(
-            command, env=variables, check=False, capture_output=True, text=True, timeout=120
+            command, env=variables, check=False, capture_output=True, text=True, timeout=300
         )
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
 

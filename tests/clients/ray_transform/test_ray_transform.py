@@ -51,7 +51,7 @@ class RayTransform(unittest.TestCase):
         # Meanwhile.
         cls.fleet.start_nodes(3)
         cls.addClassCleanup(cls.fleet.stop_nodes)
-        assert [process.wait(timeout=120) for process in alone] == [0, 0]
+        assert [process.wait(timeout=300) for process in alone] == [0, 0]
 
     def assert_equal_to(self, alone, output):
         expected, found = self.fleet.store.outputs(alone), self.fleet.store.outputs(output)
@@ -143,7 +143,7 @@ class RayTransform(unittest.TestCase):
             command = [*arguments("few/", "given-up/"), *options, "--entry-retries=0"]
             driver = self.fleet.start(command)
             self.kill_one_process(driver, "s3://bucket/given-up/")
-            _, said = driver.communicate(timeout=120)
+            _, said = driver.communicate(timeout=300)
             self.assertEqual(driver.returncode, 1, said)
             self.assertIn("the process ended with signal SIGKILL", said)
             self.assertIn("its process was lost 1 times", said)
@@ -151,7 +151,7 @@ class RayTransform(unittest.TestCase):
             # Not the rest of that job: there may be fewer entries than processes.
             driver = self.fleet.start([*arguments("few/", "taken-over/"), *options])
             self.kill_one_process(driver, "s3://bucket/taken-over/")
-            _, said = driver.communicate(timeout=120)
+            _, said = driver.communicate(timeout=300)
             self.assertEqual(driver.returncode, 0, said)
             self.assertRegex(said, "entries were run again|1 entry was run again")
 
@@ -207,12 +207,12 @@ class RayTransform(unittest.TestCase):
         wait_for(lambda: processes(location), "a process")
         with stopped(location):
             other = self.fleet.start(command, program=("-c", IMPATIENT))
-            _, said = other.communicate(timeout=60)
+            _, said = other.communicate(timeout=300)
             self.assertEqual(other.returncode, 3, said)
             held = f"another driver writes to {location[:-1]} (process {driver.pid} on"
             self.assertIn(held, said)
             driver.send_signal(signal.SIGINT)
-        _, said = driver.communicate(timeout=60)
+        _, said = driver.communicate(timeout=300)
         self.assertEqual(driver.returncode, 130, said)
         self.assertIn("interrupted: ", said)
         wait_for(lambda: not processes(location), "the end of the processes")
@@ -230,7 +230,7 @@ class RayTransform(unittest.TestCase):
         ]
         drivers = [self.fleet.start(command) for command, _, _ in cases]
         for driver, (command, status, text) in zip(drivers, cases, strict=True):
-            _, said = driver.communicate(timeout=120)
+            _, said = driver.communicate(timeout=300)
             with self.subTest(command):
                 self.assertEqual(driver.returncode, status, said)
                 self.assertIn(text, said)

@@ -47,7 +47,7 @@ def value_of(version):
     return 2.5 if version % 2 else 3.5
 
 
-def wait_for_port(port, seconds=30):
+def wait_for_port(port, seconds=300):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with socket.socket() as probe:
@@ -195,7 +195,7 @@ class Server:
         states = answer.get("model_version_status", [])
         return max((int(s["version"]) for s in states if s["state"] == "AVAILABLE"), default=None)
 
-    def wait_for_version(self, version, seconds=60):
+    def wait_for_version(self, version, seconds=300):
         end = time.monotonic() + seconds
         while self.version() != version:
             if time.monotonic() > end:

@@ -48,7 +48,7 @@ class OfAnyStore:
         newest = server.version()
         self.store.proxy.is_down = True
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 300
             while not server.store()["error"] and time.monotonic() < end:
                 time.sleep(0.1)
             self.assertTrue(server.store()["error"])

@@ -62,7 +62,7 @@ class Collector:
                     for span in scope.spans:
                         self.spans.append(Received(span, resource.resource, scope.scope))
 
-    def wait_for(self, condition, what, seconds=30):
+    def wait_for(self, condition, what, seconds=300):
         """Waits until the spans fulfil a condition, and returns its value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -124,7 +124,7 @@ class Logs(unittest.TestCase):
             stderr.write("Check failed: last words\nwithout an end")
             stderr.flush()
             os.kill(running.process.pid, signal.SIGABRT)
-        self.assertEqual(running.process.wait(timeout=30), -signal.SIGABRT)
+        self.assertEqual(running.process.wait(timeout=300), -signal.SIGABRT)
         running.process.stdout.close()
         with open(log.name, encoding="utf-8") as file:
             written = file.read()

@@ -130,7 +130,7 @@ with tensorserve.Server({MODELS!r}) as server:
         self.assertEqual(run(self.python, "-c", script).stdout, "[2.5, 3.0, 4.5]\n")
 
     def test_a_missing_library_is_told_with_how_to_get_it(self):
-        ended = run(self.program, "serve", os.path.join(MODELS, "half_plus_two"), timeout=60)
+        ended = run(self.program, "serve", os.path.join(MODELS, "half_plus_two"), timeout=300)
         self.assertEqual(ended.returncode, 1, ended.stdout)
         self.assertIn("pip install", ended.stdout)
 

@@ -27,7 +27,7 @@ def is_alive(pid):
         return False
 
 
-def wait_for_end(pid, seconds=20):
+def wait_for_end(pid, seconds=300):
     deadline = time.monotonic() + seconds
     while is_alive(pid):
         if time.monotonic() > deadline:
