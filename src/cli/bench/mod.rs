@@ -131,8 +131,8 @@ pub(super) struct Arguments {
     /// Requests a second, of an open loop [default: a closed loop]
     #[arg(long, value_name = "R", help_heading = "Load")]
     rate: Option<f64>,
-    /// Open loops with even steps from one rate to another, and the knee between them: FROM..TO[:STEPS], with
-    /// 10 steps by default, each for --duration
+    /// Open loops with even steps from one rate to another, and the knee between them: FROM..TO or
+    /// FROM..TO:STEPS, with 10 steps by default, each for --duration
     #[arg(long, value_name = "RAMP", help_heading = "Load", conflicts_with_all = ["rate", "compare"])]
     ramp: Option<String>,
     /// When the requests of an open loop are due: independent of each other, as those of many users, or at
