@@ -102,12 +102,19 @@ fn call(address: SocketAddr, answered: &AtomicU64, stopping: &AtomicBool) {
     }
 }
 
-/// Whether a call failed because the connection was refused.
+/// Whether a call failed before it was sent: the connection was refused, or the server closed it while the call waited
+/// for its turn in the client. Then hyper gives the request back, with this error only (`Envelope` in
+/// `hyper::client::dispatch`).
 fn never_sent(status: &Status) -> bool {
+    let is_given_back =
+        status.code() == Code::Cancelled && status.message() == "operation was canceled";
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         let refused = error.downcast_ref::<std::io::Error>();
         if refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        if is_given_back && error.to_string() == "connection closed" {
             return true;
         }
         cause = error.source();
