@@ -106,7 +106,7 @@ impl TestServer {
     pub fn wait_until_started(&self) {
         let start = Instant::now();
         self.engine.wait_until_started(|_| {
-            assert!(start.elapsed() < Duration::from_secs(120), "models not loaded within 120 s");
+            assert!(start.elapsed() < Duration::from_secs(600), "models not loaded within 600 s");
         });
         // Tests have no log. This is shown if the test fails.
         if let Err(error) = self.engine.readiness() {
