@@ -69,7 +69,7 @@ CALLED_AT := $(shell date +%s%N)
 
 .PHONY: run test rust-test tensorflow-alone client-test client-binary run-clients docs-test other-checks bench \
 	bench-transform fuzz flaky soak check lib lib-tensorflow build build-local wheel tensorflow-versions \
-	lint lint-rust lint-python lint-javascript format doc deny audit dockerfiles workflows clean help
+	lint lint-quick lint-python lint-javascript format doc deny audit dockerfiles workflows clean help
 
 # Downloads libtensorflow while the binary is compiled.
 run:
@@ -129,9 +129,10 @@ flaky: lib
 soak: lib build
 	TENSORSERVE_BINARY="$(abspath $(BINARY))" $(PYTHON) tests/soak/soak.py $(or $(ARGS),attack 1m)
 
-# Builds everything that tests run, then lets suites, tests and linters run side by side: servers under test
-# wait more than they compute. The build with TensorFlow alone replaces the binary that the tests start.
-check: client-binary
+# Refuses in seconds what needs no build, builds everything that tests run, then lets suites, tests and linters
+# run side by side: servers under test wait more than they compute. The build with TensorFlow alone replaces
+# the binary that the tests start.
+check: lint-quick client-binary
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target rust-test run-clients other-checks
 	@$(MAKE) --no-print-directory tensorflow-alone
 
@@ -174,11 +175,12 @@ wheel: $(WHEEL_TOOLS)/installed
 tensorflow-versions: wheel
 	$(PYTHON) scripts/try_tensorflow_versions.py $(WHEELS)/*.whl $(ARGS)
 
-lint: lint-rust lint-python lint-javascript
-
-lint-rust:
-	$(CARGO) fmt --all --check
+lint: lint-quick
 	$(CARGO) clippy --workspace --locked --all-targets -- --deny warnings
+
+# What needs no build and takes seconds.
+lint-quick: lint-python lint-javascript
+	$(CARGO) fmt --all --check
 	@# `make fuzz` builds a workspace of its own: its lock file has to fit, too.
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 
