@@ -154,7 +154,18 @@ fn runs_are_compared_and_reported() {
     assert!(page.contains("Compared with the earlier run") && page.contains("<svg"), "{page}");
     assert!(!page.contains("<script") && !page.contains("src="), "{page}");
     let (ended, better) = compared(&altered(1000.0));
-    assert!(ended.status.success(), "{} {better}", ended.stderr);
+    assert_eq!(
+        better.pointer("/comparison/figures/0/verdict"),
+        Some(&Value::from("better")),
+        "{better}"
+    );
+    // On a busy machine requests can be due that are never sent, which is worse.
+    let is_worse = better.pointer("/comparison/is_worse") == Some(&Value::Bool(true));
+    let share =
+        better.pointer("/comparison/figures").and_then(Value::as_array).and_then(|it| it.last());
+    let fails_more =
+        share.is_some_and(|it| it["name"] == "failed_share" && it["verdict"] == "worse");
+    assert_eq!((is_worse, ended.status.success()), (fails_more, !fails_more), "{better}");
 
     let ramp = run(&[
         "bench",
