@@ -282,6 +282,7 @@ fn of_repository(old: &RepositoryConfig, new: &RepositoryConfig) -> Vec<&'static
         load_threads,
         longest_turn,
         second_look: _, // No setting.
+        release_state: _,
         memory_limit,
         max_load_retries,
         load_retry_interval,

@@ -402,9 +402,12 @@ impl StartupReport {
             }
             let loading = engine.repository().all_models().into_iter().filter(|model| {
                 let versions = engine.repository().status(model);
-                versions
-                    .iter()
-                    .any(|v| matches!(v.state, VersionState::Loading | VersionState::Warming))
+                versions.iter().any(|v| {
+                    matches!(
+                        v.state,
+                        VersionState::Loading | VersionState::Warming | VersionState::Trial
+                    )
+                })
             });
             let loading: Vec<String> = loading.collect();
             let names = loading.join(", ");

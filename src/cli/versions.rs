@@ -82,6 +82,8 @@ fn not_loaded(engine: &Engine, name: &str, folder: &Path) -> Error {
         VersionState::Found(why) => Some(Error::precondition(why)),
         VersionState::Loading
         | VersionState::Warming
+        | VersionState::Trial
+        | VersionState::Held(_)
         | VersionState::Ready
         | VersionState::Draining
         | VersionState::Unloaded => None,

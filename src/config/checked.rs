@@ -16,6 +16,7 @@ use super::environment::Environment;
 use super::groups::{BatchSettings, EachModelSettings, Isolation, ServerSettings};
 use super::processes::{probe, runner_options};
 use super::protocols::protocols;
+use super::releases::release_state;
 use super::settings::{ModelSettings, Settings};
 use super::traffic::common_traffic;
 use super::units::{ByteSize, CommaSeparated};
@@ -72,7 +73,7 @@ impl Check {
             let why = "http_port and grpc_port are both off; set at least one of them";
             self.clash(&["http_port", "grpc_port"], why);
         }
-        let repository = self.repository(settings);
+        let repository = self.repository(settings, environment);
         self.check_cache(server, &repository);
         let isolates = repository.common.isolated
             || repository.sources.iter().any(|source| source.model.isolated);
@@ -191,7 +192,7 @@ impl Check {
         }
     }
 
-    fn repository(&mut self, settings: &Settings) -> RepositoryConfig {
+    fn repository(&mut self, settings: &Settings, environment: &Environment) -> RepositoryConfig {
         let server = &settings.server;
         let mut sources = Vec::new();
         let shared = self.model(&settings.each, &settings.batching);
@@ -211,6 +212,7 @@ impl Check {
             load_threads: server.load_threads(),
             longest_turn: LONGEST_TURN,
             second_look: SECOND_LOOK,
+            release_state: Some(release_state(server, environment)),
             memory_limit: self.memory_amount("memory_limit", server.memory_limit),
             max_load_retries: server.max_load_retries(),
             load_retry_interval: server.load_retry_interval().0,
@@ -262,6 +264,7 @@ impl Check {
             runner: runner_options(each),
             policy: self.policy(&each.version_policy()),
             transition: each.version_transition(),
+            release: self.release(each),
             tags: each.tags().0,
             ops: OpPolicy { deny: listed(&each.deny_ops), allow: listed(&each.allow_ops) },
             isolated: each.isolation() == Isolation::Process,

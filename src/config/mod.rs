@@ -45,6 +45,7 @@ mod observation;
 mod platforms;
 mod processes;
 mod protocols;
+mod releases;
 pub mod sagemaker;
 mod settings;
 pub mod simple;
@@ -60,7 +61,7 @@ pub mod vertex;
 mod written;
 
 pub use self::groups::{
-    BatchSettings, EachModelSettings, Isolation, LogFormat, RowIndependence, Runner,
+    BatchSettings, EachModelSettings, Isolation, LogFormat, ReleaseKind, RowIndependence, Runner,
     ServerSettings, TraceProtocol,
 };
 pub use self::observation::{ObservationConfig, TracesConfig};

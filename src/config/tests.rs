@@ -62,6 +62,7 @@ fn values(name: &str, file: &str) -> Vec<String> {
         "version_policy" => "all",
         "deny_ops" | "allow_ops" => "external",
         "allowed_batch_sizes" => "8,64",
+        "release_top" => "1:0.5",
         name if name.starts_with("tls_") || name.starts_with("http_tls_") => file,
         _ => "",
     };

@@ -91,6 +91,7 @@ mod probe_host;
 mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;
+mod releases;
 mod reload;
 mod reload_settings;
 mod reload_sources;

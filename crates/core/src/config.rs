@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::comparison::ReleaseRules;
 pub use tensorserve_platform::{OpPolicy, RunnerOptions, names_version};
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_workers::WorkersConfig;
@@ -42,6 +43,7 @@ impl Default for EngineConfig {
                 load_threads: 2,
                 longest_turn: LONGEST_TURN,
                 second_look: SECOND_LOOK,
+                release_state: None,
                 memory_limit: None,
                 max_load_retries: 5,
                 load_retry_interval: Duration::from_secs(5),
@@ -80,6 +82,8 @@ pub struct RepositoryConfig {
     pub longest_turn: Duration,
     /// The most time for the samples of a signature whose rows are known to be independent.
     pub second_look: Duration,
+    /// The directory that remembers which versions are held; `None` to remember nothing.
+    pub release_state: Option<PathBuf>,
     /// Memory limit for all models in bytes, by estimate; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Number of retries after a failed load; a change of its files restarts the count.
@@ -129,6 +133,8 @@ pub struct ModelConfig {
     pub policy: VersionPolicy,
     /// Its version transition.
     pub transition: VersionTransition,
+    /// How its new versions come to take traffic.
+    pub release: ReleaseConfig,
     /// Tags of the SavedModel graph to load.
     pub tags: Vec<String>,
     /// The operations that it may have.
@@ -172,6 +178,30 @@ pub struct TrafficConfig {
     pub shadow: Option<String>,
     /// Keep responses, to answer equal requests with them.
     pub response_cache: bool,
+}
+
+/// How a new version of a model comes to take traffic while another one serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReleaseConfig {
+    /// Only once recorded requests have run on both, and their outputs are alike by the rules.
+    pub is_gated: bool,
+    /// What must hold.
+    pub rules: ReleaseRules,
+    /// Maximum number of recorded requests to run.
+    pub most_requests: usize,
+    /// How long the version before stays loaded, to take its traffic back if live requests fail; zero for not at all.
+    pub watch: Duration,
+}
+
+impl Default for ReleaseConfig {
+    fn default() -> Self {
+        ReleaseConfig {
+            is_gated: false,
+            rules: ReleaseRules::default(),
+            most_requests: 1000,
+            watch: Duration::from_secs(60),
+        }
+    }
 }
 
 /// The request log of a model.
@@ -416,6 +446,7 @@ impl Default for ModelConfig {
             platform: None,
             policy: VersionPolicy::Latest(1),
             transition: VersionTransition::AvailabilityPreserving,
+            release: ReleaseConfig::default(),
             tags: vec!["serve".to_owned()],
             ops: OpPolicy::default(),
             isolated: false,

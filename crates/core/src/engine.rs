@@ -40,7 +40,8 @@ pub use crate::metrics::{
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
     ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,
-    Unresolved, VersionSelector, VersionState, VersionStatus,
+    TrialReport, TrialRequest, TrialRequests, TrialSources, Unresolved, VersionSelector,
+    VersionState, VersionStatus, VersionTrial,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RequestLogFormat};
 

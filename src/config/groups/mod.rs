@@ -157,7 +157,9 @@ mod models;
 mod rules;
 mod server;
 
-pub use self::models::{BatchSettings, EachModelSettings, Isolation, RowIndependence, Runner};
+pub use self::models::{
+    BatchSettings, EachModelSettings, Isolation, ReleaseKind, RowIndependence, Runner,
+};
 pub use self::server::{LogFormat, ServerSettings, TraceProtocol};
 
 /// A default as `--help` and the documentation show it.

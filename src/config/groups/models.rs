@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Arg;
 
-use super::rules::{at_least_one, is_neither, is_not, operations, share, some_time};
+use super::rules::{above_zero, at_least_one, is_neither, is_not, operations, share, some_time};
 use super::{AsWritten, option, shown};
 use crate::config::units::{ByteSize, CommaSeparated, HumanDuration};
 use crate::config::value::SettingValue;
@@ -13,6 +13,8 @@ use crate::config::written::WrittenValue;
 use crate::config::{
     BatchConfig, BatchMode, BatchParameters, Images, PLATFORMS, VersionTransition,
 };
+use tensorserve_core::comparison::MAX_SLOWDOWN;
+use tensorserve_core::config::ReleaseConfig;
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,15 @@ pub enum Isolation {
     None,
     /// In a process of its own.
     Process,
+}
+
+/// How a new version comes to take traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseKind {
+    /// When it is ready.
+    Open,
+    /// When it has passed a trial.
+    Gated,
 }
 
 /// What runs a model.
@@ -62,6 +73,46 @@ settings! {
             "resource_preserving" => VersionTransition::ResourcePreserving
         )]
         version_transition: String,
+        /// How a new version takes traffic while another one serves: open at once, gated once it has answered recorded
+        /// requests as the other one does
+        #[arg(value_name = "KIND", help_heading = "Releases")]
+        #[one_of(is_neither, ReleaseKind: "open" => ReleaseKind::Open, "gated" => ReleaseKind::Gated)]
+        release: String,
+        /// How much values may differ, as a fraction of the largest finite magnitude in their output: for all outputs, or
+        /// for one after its name (scores=0.01), separated by commas
+        #[arg(value_name = "LIST", help_heading = "Releases")]
+        #[unset("1e-3, and 2e-2 for floats of 2 bytes")]
+        release_tolerance: CommaSeparated<String>,
+        /// In which share of all rows the K largest values must be at the same places, as K:SHARE
+        #[arg(value_name = "LIST", help_heading = "Releases")]
+        #[unset("none")]
+        release_top: CommaSeparated<String>,
+        /// Largest population stability index of the values of all requests
+        #[arg(value_name = "LIST", help_heading = "Releases")]
+        #[unset("none")]
+        release_max_psi: CommaSeparated<String>,
+        /// Largest Kolmogorov-Smirnov statistic of the values of all requests
+        #[arg(value_name = "LIST", help_heading = "Releases")]
+        #[unset("none")]
+        release_max_ks: CommaSeparated<String>,
+        /// How many times as long as those of the old version the runs of a new one may take, by their medians
+        #[arg(value_name = "FACTOR", help_heading = "Releases")]
+        #[default(MAX_SLOWDOWN)]
+        #[check(above_zero)]
+        release_max_slowdown: f64,
+        /// Accept signatures, inputs and outputs that are missing or have another type or shape
+        #[arg(value_name = "BOOL", help_heading = "Releases")]
+        #[default(false)]
+        release_allow_changes: bool,
+        /// Maximum number of recorded requests to run on both versions
+        #[arg(value_name = "N", help_heading = "Releases")]
+        #[default(ReleaseConfig::default().most_requests)]
+        #[check(at_least_one)]
+        release_requests: usize,
+        /// Time after the switch in which errors or slow answers bring the old version back; 0 for none
+        #[arg(value_name = "DURATION", help_heading = "Releases")]
+        #[default(HumanDuration(ReleaseConfig::default().watch))]
+        release_watch: HumanDuration,
         /// Tags of the SavedModel graph to load, separated by commas
         #[arg(value_name = "LIST")]
         #[default(CommaSeparated(vec!["serve".to_owned()]))]

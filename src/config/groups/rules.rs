@@ -27,6 +27,11 @@ pub(super) fn at_least_one(number: &usize) -> Option<String> {
     (*number == 0).then(|| "must be at least 1".to_owned())
 }
 
+pub(super) fn above_zero(number: &f64) -> Option<String> {
+    let is_above = *number > 0.0 && number.is_finite();
+    (!is_above).then(|| format!("{number} is not a number above 0"))
+}
+
 pub(super) fn some_bytes(ByteSize(size): &ByteSize) -> Option<String> {
     at_least_one(size)
 }

@@ -249,6 +249,10 @@ settings! {
         #[arg(value_name = "BOOL", help_heading = "Load probe")]
         #[default(false)]
         load_probe_gpu: bool,
+        /// Directory that remembers which versions are held
+        #[arg(value_name = "PATH", help_heading = "Releases")]
+        #[unset("~/.cache/tensorserve/releases")]
+        release_state: PathBuf,
         /// Directory for models from stores
         #[arg(value_name = "PATH", help_heading = "Stores")]
         #[unset("~/.cache/tensorserve/models")]

@@ -58,7 +58,7 @@ pub fn pause_between_requests() {
 }
 
 /// Waits for an event, for five minutes at most.
-pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(300), "not reached: {what}");

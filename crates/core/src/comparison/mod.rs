@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 
 use tensorserve_tensor::{DType, Tensor};
 
+mod rules;
 mod same;
 mod scores;
+mod signatures;
 
+pub use self::rules::{MAX_SLOWDOWN, ReleaseRules, WrittenRules};
 pub(crate) use self::same::{Tolerance, same_outputs};
 pub use self::scores::ScoreShift;
 use self::scores::Scores;
+pub use self::signatures::SignatureChanges;
 
 /// What must hold for an output over all requests. Without any of it, values of each request may differ as much as
 /// two exports of the same model usually do: by 1e-3 of the largest magnitude, or 2e-2 for floats of 2 bytes.
@@ -47,10 +51,8 @@ pub struct TopRule {
 }
 
 /// What an output had in common in all requests.
-#[derive(Clone, Debug, Default)]
-pub struct OutputStatistics {
-    /// Its type in the old version; `None` before the first request.
-    pub dtype: Option<DType>,
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OutputFigures {
     /// Requests in which both versions had it.
     pub requests: u64,
     /// Those with equal bits.
@@ -65,48 +67,63 @@ pub struct OutputStatistics {
     pub largest: f64,
     /// The number of its request.
     pub largest_in: u64,
+    /// In which share of the rows what is ranked first is the same; `None` without rows.
+    pub agreement: Option<f64>,
+    /// How far the values of all requests are from those of the old version; `None` if they are no real numbers.
+    pub shift: Option<ScoreShift>,
+}
+
+/// An output, as far as requests have shown it.
+#[derive(Clone, Debug, Default)]
+struct OutputStatistics {
+    /// Its type in the old version; `None` before the first request.
+    dtype: Option<DType>,
+    /// Without what is found out of all requests.
+    seen: OutputFigures,
     /// Rows, or elements, in which what is ranked first is the same.
-    pub same_top: u64,
+    same_top: u64,
     /// All rows, or elements.
-    pub rows: u64,
+    rows: u64,
     old: Scores,
     new: Scores,
 }
 
 impl OutputStatistics {
+    fn figures(&self) -> OutputFigures {
+        OutputFigures { agreement: self.agreement(), shift: self.shift(), ..self.seen }
+    }
+
     /// How far the values of all requests are from those of the old version; `None` if they are no real numbers.
-    #[must_use]
-    pub fn shift(&self) -> Option<ScoreShift> {
+    fn shift(&self) -> Option<ScoreShift> {
         scores::shift(&self.old, &self.new)
     }
 
     /// In which share of the rows what is ranked first is the same; `None` without rows.
     // Counts of one comparison are exact.
     #[allow(clippy::cast_precision_loss)]
-    #[must_use]
-    pub fn agreement(&self) -> Option<f64> {
+    fn agreement(&self) -> Option<f64> {
         (self.rows > 0).then(|| self.same_top as f64 / self.rows as f64)
     }
 
     fn add(&mut self, number: u64, old: &Tensor, new: &Tensor, rules: &OutputRules) {
-        self.requests += 1;
+        self.seen.requests += 1;
         self.dtype = Some(old.dtype());
         if old.dtype() != new.dtype() || old.shape() != new.shape() {
-            self.reshaped += 1;
+            self.seen.reshaped += 1;
             return;
         }
         let (Some(a), Some(b)) = (same::floats(old), same::floats(new)) else {
             return self.add_exact(number, old, new, rules);
         };
         let is_equal = old.bytes() == new.bytes();
-        self.equal += u64::from(is_equal);
+        self.seen.equal += u64::from(is_equal);
         let difference = if is_equal { 0.0 } else { same::largest_difference(&a, &b) };
         self.differs(number, difference);
         let tolerance = rules.tolerance(old.dtype());
         let is_beyond = |most: f64| if most == 0.0 { !is_equal } else { difference > most };
-        self.beyond += u64::from(tolerance.is_some_and(is_beyond));
+        self.seen.beyond += u64::from(tolerance.is_some_and(is_beyond));
         let lost = a.iter().zip(&b).filter(|(a, b)| a.is_finite() && !b.is_finite());
-        self.no_longer_finite += lost.count() as u64;
+        self.seen.no_longer_finite += lost.count() as u64;
         // The only dimension of a vector is that of the examples.
         let width = match old.shape().dims() {
             [_, .., width] => usize::try_from(*width).unwrap_or(0),
@@ -126,42 +143,42 @@ impl OutputStatistics {
     fn add_exact(&mut self, number: u64, old: &Tensor, new: &Tensor, rules: &OutputRules) {
         let (same, all) = equal_elements(old, new);
         let is_equal = same == all;
-        self.equal += u64::from(is_equal);
+        self.seen.equal += u64::from(is_equal);
         self.same_top += same;
         self.rows += all;
         self.differs(number, if is_equal { 0.0 } else { f64::INFINITY });
-        self.beyond += u64::from(!is_equal && rules.tolerance(old.dtype()).is_some());
+        self.seen.beyond += u64::from(!is_equal && rules.tolerance(old.dtype()).is_some());
     }
 
     fn differs(&mut self, number: u64, difference: f64) {
-        if difference > self.largest {
-            (self.largest, self.largest_in) = (difference, number);
+        if difference > self.seen.largest {
+            (self.seen.largest, self.seen.largest_in) = (difference, number);
         }
     }
 
     /// What is against the new version.
     fn against(&self, rules: &OutputRules) -> Vec<String> {
         let mut found = Vec::new();
-        let of = self.requests;
-        if self.reshaped > 0 {
-            found.push(format!("another type or shape in {} of {of} requests", self.reshaped));
+        let of = self.seen.requests;
+        if self.seen.reshaped > 0 {
+            found.push(format!("another type or shape in {} of {of} requests", self.seen.reshaped));
         }
-        if self.beyond > 0 {
-            let most = self.largest_in;
-            found.push(match self.largest.is_finite() {
+        if self.seen.beyond > 0 {
+            let most = self.seen.largest_in;
+            found.push(match self.seen.largest.is_finite() {
                 true => format!(
                     "values differ by more than allowed in {} of {of} requests, the most in request {most}: by {:.2e} \
                      of the largest magnitude",
-                    self.beyond, self.largest
+                    self.seen.beyond, self.seen.largest
                 ),
                 false => format!(
                     "values differ in {} of {of} requests, for example in request {most}",
-                    self.beyond
+                    self.seen.beyond
                 ),
             });
         }
-        if self.no_longer_finite > 0 && rules.tolerance.is_none() {
-            found.push(format!("{} values are no longer finite", self.no_longer_finite));
+        if self.seen.no_longer_finite > 0 && rules.tolerance.is_none() {
+            found.push(format!("{} values are no longer finite", self.seen.no_longer_finite));
         }
         if let Some(top) = rules.top {
             match self.agreement() {
@@ -232,9 +249,8 @@ pub struct VersionComparison {
     of_output: BTreeMap<String, OutputRules>,
     outputs: BTreeMap<String, OutputStatistics>,
     requests: u64,
-    /// Outputs that the new version does not have, and those that the old one did not have.
+    /// Outputs that the new version does not have.
     missing: BTreeMap<String, u64>,
-    added: BTreeMap<String, u64>,
 }
 
 impl VersionComparison {
@@ -263,9 +279,6 @@ impl VersionComparison {
             let statistics = self.outputs.entry(name.clone()).or_default();
             statistics.add(number, tensor, &other, rules);
         }
-        for (name, _) in new.iter().filter(|(name, _)| find(old, name).is_none()) {
-            *self.added.entry(name.clone()).or_default() += 1;
-        }
     }
 
     /// Allows as much as a version differs from itself: `noise` is the comparison of its outputs with its own of
@@ -276,7 +289,7 @@ impl VersionComparison {
             let mut rules = self.rules_of(name).clone();
             let tolerance = statistics.dtype.and_then(|dtype| rules.tolerance(dtype));
             // The largest of few differences is less than the largest of many.
-            let most = statistics.largest * 2.0;
+            let most = statistics.seen.largest * 2.0;
             let is_wider = tolerance.is_some_and(|tolerance| tolerance < most);
             if is_wider && most.is_finite() {
                 rules.tolerance = Some(most);
@@ -295,13 +308,9 @@ impl VersionComparison {
 
     /// What was seen of each output.
     #[must_use]
-    pub fn outputs(&self) -> &BTreeMap<String, OutputStatistics> {
-        &self.outputs
-    }
-
-    /// Outputs that only the new version has.
-    pub fn added(&self) -> impl Iterator<Item = &str> {
-        self.added.keys().map(String::as_str)
+    pub fn figures(&self) -> BTreeMap<String, OutputFigures> {
+        let of = |(name, it): (&String, &OutputStatistics)| (name.clone(), it.figures());
+        self.outputs.iter().map(of).collect()
     }
 
     /// What is against the new version; nothing if it may take the place of the old one.
@@ -363,7 +372,7 @@ mod tests {
         let exact = compared(rules(|rules| rules.tolerance = Some(0.0)), &pairs);
         assert!(exact.against()[0].contains("in 1 of 2 requests"), "{:?}", exact.against());
         let found = compared(OutputRules::default(), &[(old.clone(), old.clone()), (old, far)]);
-        let statistics = &found.outputs()["y"];
+        let statistics = &found.figures()["y"];
         assert_eq!((statistics.equal, statistics.largest_in), (1, 2));
         assert!((statistics.largest - 0.01).abs() < 1e-6, "{statistics:?}");
         assert!(found.against()[0].contains("request 2: by 1.00e-2"), "{:?}", found.against());
@@ -425,7 +434,7 @@ mod tests {
             Tensor::from_strings(Shape::vector(2), builder).expect("a tensor")
         };
         let found = compared(OutputRules::default(), &[(texts("b"), texts("c"))]);
-        assert_eq!(found.outputs()["y"].agreement(), Some(0.5));
+        assert_eq!(found.figures()["y"].agreement, Some(0.5));
         assert!(found.against()[0].contains("for example in request 1"));
     }
 
@@ -450,7 +459,6 @@ mod tests {
         let rule = [("z".to_owned(), OutputRules::default())].into();
         let mut comparison = VersionComparison::new(OutputRules::default(), rule);
         comparison.add(1, &named(&tensor), &vec![("x".to_owned(), tensor.clone())]);
-        assert_eq!(comparison.added().collect::<Vec<_>>(), ["x"]);
         let against = comparison.against();
         assert!(against[0].contains("\"y\" is missing in 1 requests"), "{against:?}");
         assert!(against[1].contains("\"z\", for which there is a rule"), "{against:?}");

@@ -3,7 +3,7 @@
 //! A protocol provides two functions: from bytes to an [`InferRequest`], and from an
 //! [`InferResponse`] to bytes. [`Engine::infer`] does everything between and around them.
 //! [`ModelHandle::infer_for_warm_up`] does the same for the warm-up of a version: on the thread that loads
-//! it, without metrics and request log.
+//! it, without metrics and request log. [`ModelHandle::infer_aside`] does so for its trial.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -329,12 +329,37 @@ impl ModelHandle {
         decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
         encode: impl FnOnce(C, InferResponse) -> Result<T>,
     ) -> Result<T> {
+        self.infer_here(decode, |version, run| version.run_now(run.signature, &run.inputs), encode)
+    }
+
+    /// Performs an inference that no client waits for: on this thread, outside the batch queues, until `deadline` at
+    /// most, and without request log. Its run is counted. Blocks.
+    ///
+    /// # Errors
+    /// Those of `decode` and `encode`, and what the model reports.
+    pub fn infer_aside<C, T>(
+        &self,
+        deadline: Instant,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
+        encode: impl FnOnce(C, InferResponse) -> Result<T>,
+    ) -> Result<T> {
+        let run_aside = |version: &ModelHandle, run: &SignatureRun| {
+            version.run_aside(run.signature, &run.inputs, deadline)
+        };
+        self.infer_here(decode, run_aside, encode)
+    }
+
+    fn infer_here<C, T>(
+        &self,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
+        run_one: impl Fn(&ModelHandle, &SignatureRun) -> Result<Vec<Tensor>>,
+        encode: impl FnOnce(C, InferResponse) -> Result<T>,
+    ) -> Result<T> {
         let (_, decoded) = decoded(ResolverSource::Version(self), decode);
         let (InferRequest { version, runs, .. }, context) = decoded?;
         let mut response = InferResponse { version, runs: SmallVec::new(), profile: None };
         for run in runs {
-            let outputs = response.version.run_now(run.signature, &run.inputs)?;
-            let outputs = select(outputs, &run.output_filter)?;
+            let outputs = select(run_one(&response.version, &run)?, &run.output_filter)?;
             response.runs.push(RunOutput { signature: run.signature, outputs });
         }
         encode(context, response)

@@ -62,6 +62,7 @@ pub(crate) use self::signals::ServerCapacity;
 pub use self::signals::{LoadReport, ObservedQueue, PriorityCounts, QueueLoad};
 pub use self::statistics::{Statistics, Total};
 pub use self::stores::StoreReport;
+pub(crate) use self::tally::CounterReading;
 pub use self::tally::Tally;
 pub use self::text_format::{TEXT_CONTENT_TYPE, text_format};
 pub(crate) use self::traffic::{CacheCounters, CacheReading, ShadowCounters, ShadowResult};

@@ -17,11 +17,11 @@ const ROWS: usize = ROW_LIMITS.len() + 1;
 
 /// The values of counters at one moment.
 #[derive(Clone, Copy, Default)]
-pub(super) struct CounterReading {
+pub(crate) struct CounterReading {
     /// Successful requests, by latency bucket.
-    pub(super) latency: [u64; TIMES],
+    pub(crate) latency: [u64; TIMES],
     /// Failed requests, by error code.
-    pub(super) errors: [u64; CODES],
+    pub(crate) errors: [u64; CODES],
     /// Queue delay of requests, in nanoseconds.
     pub(super) waited: u64,
     /// Duration of runs, in nanoseconds.
@@ -33,8 +33,21 @@ pub(super) struct CounterReading {
 }
 
 impl CounterReading {
+    /// Adds the counters of another signature.
+    pub(super) fn add(&mut self, more: &CounterReading) {
+        let sums = |to: &mut [u64], more: &[u64]| {
+            to.iter_mut().zip(more).for_each(|(to, more)| *to += more);
+        };
+        sums(&mut self.latency, &more.latency);
+        sums(&mut self.errors, &more.errors);
+        sums(&mut self.rows, &more.rows);
+        self.waited += more.waited;
+        self.run += more.run;
+        self.row_sum += more.row_sum;
+    }
+
     /// The increase since `before`.
-    pub(super) fn since(&self, before: &CounterReading) -> Tally {
+    pub(crate) fn since(&self, before: &CounterReading) -> Tally {
         Tally {
             latency: grown(&self.latency, &before.latency),
             errors: grown(&self.errors, &before.errors),
@@ -113,10 +126,10 @@ impl Tally {
         sum(&self.errors)
     }
 
-    /// The names of error codes, and the number of requests that failed with each.
-    pub fn errors_by_code(&self) -> impl Iterator<Item = (&'static str, u32)> + '_ {
+    /// Error codes, and the number of requests that failed with each.
+    pub fn errors_by_code(&self) -> impl Iterator<Item = (Code, u32)> + '_ {
         let all = (0..).zip(&self.errors).skip(1);
-        all.filter(|(_, count)| **count > 0).map(|(n, count)| (Code::from_grpc(n).name(), *count))
+        all.filter(|(_, count)| **count > 0).map(|(n, count)| (Code::from_grpc(n), *count))
     }
 
     /// The quantile `q` of the latency of successful requests in milliseconds, interpolated within
@@ -206,7 +219,7 @@ mod tests {
         (now.row_sum, now.run, now.waited) = (14, 8_000_000, 1_000_000);
         let tally = now.since(&before);
         assert_eq!((tally.requests(), tally.errors()), (4, 2));
-        assert_eq!(tally.errors_by_code().collect::<Vec<_>>(), [("INVALID_ARGUMENT", 2)]);
+        assert_eq!(tally.errors_by_code().collect::<Vec<_>>(), [(Code::InvalidArgument, 2)]);
         assert_eq!((tally.compute_ms(), tally.queue_ms()), (Some(2.0), Some(0.5)));
         assert_eq!(tally.rows_per_batch(), Some(3.5));
         assert_eq!(tally.batches().nth(2), Some((Some(4), 4)));

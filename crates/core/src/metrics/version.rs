@@ -67,6 +67,13 @@ impl VersionMetrics {
         }
     }
 
+    /// What is counted of all its signatures, since it was loaded.
+    pub(crate) fn reading(&self) -> CounterReading {
+        let mut sum = self.unnamed.cells.read();
+        self.signatures.iter().for_each(|signature| sum.add(&signature.cells.read()));
+        sum
+    }
+
     /// Its warm-up on recorded requests, if it has any.
     #[must_use]
     pub fn warm_up(&self) -> Option<WarmUpTiming> {

@@ -22,6 +22,7 @@ use self::plan::{Action, PlanLimits};
 use self::requested::load_result;
 use self::schedule::LoggedOnce;
 use self::sources::{ModelEntries, Sources};
+use self::tried::LoadedStep;
 use self::waiters::ReadyWaiter;
 use self::work::LoadThreads;
 use super::servable::Servable;
@@ -42,11 +43,13 @@ mod memory;
 mod overrides;
 mod plan;
 mod reconcile;
+mod release;
 mod reload;
 mod requested;
 mod scan;
 mod schedule;
 mod sources;
+mod tried;
 mod waiters;
 mod work;
 
@@ -82,6 +85,8 @@ struct LifecycleManager {
     outcomes: Vec<(Completion, Result<()>)>,
     /// Nothing has changed since the board was written.
     is_shown: bool,
+    /// When live requests of new versions were last looked at.
+    watched_at: Instant,
     freed: FreedMemory,
     logged: LoggedOnce,
 }
@@ -101,6 +106,7 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
         events,
         outcomes: Vec::new(),
         is_shown: false,
+        watched_at: Instant::now(),
         freed: FreedMemory::new(),
         logged: LoggedOnce::default(),
     };
@@ -117,6 +123,7 @@ impl LifecycleManager {
     fn run(&mut self) {
         while !self.shared.board().stopped {
             self.collect_events();
+            self.check_watches();
             self.advance();
             if self.sources.schedule.is_due() {
                 if self.sources.schedule.includes_sources() {
@@ -160,6 +167,7 @@ impl LifecycleManager {
                 }
             }
             ManagerEvent::Loaded(key, outcome, time) => self.load_ended(&key, outcome, time),
+            ManagerEvent::Judged(key, report) => self.judged(&key, *report),
             ManagerEvent::Unloaded(key) => self.unload_ended(&key),
             ManagerEvent::DiskResponds => self.sources.schedule.scan_sources_now(),
             ManagerEvent::SetSources(sources, completion) => self.set_sources(sources, completion),
@@ -180,6 +188,7 @@ impl LifecycleManager {
 
     /// Carries out every action that is due, and shows the result.
     fn advance(&mut self) {
+        self.models.values().for_each(ModelEntry::cancel_useless_trials);
         let awake = self.models.iter().filter(|(_, entry)| !entry.is_dormant());
         let names: Vec<Arc<str>> = awake.map(|(name, _)| Arc::clone(name)).collect();
         self.carry_out_actions(&names);
@@ -280,13 +289,22 @@ impl LifecycleManager {
         let Some(entry) = self.models.get_mut(name) else {
             return;
         };
-        if entry.version_loaded(key, servable) {
-            // Its batching parameters may have changed while it was loaded.
-            self.apply_batching(name);
-            // Requests get it before another event is handled.
-            self.carry_out_actions(slice::from_ref(name));
-            log::info!("{name} version {number}: ready after {} ms", time.as_millis());
+        let may_be_tried = self.shared.board().started;
+        match entry.version_loaded(key, servable, may_be_tried) {
+            LoadedStep::Former => {}
+            LoadedStep::Serves => {
+                self.serve(name);
+                log::info!("{name} version {number}: ready after {} ms", time.as_millis());
+            }
+            LoadedStep::OnTrial(job) => self.threads.try_version(*job),
         }
+    }
+
+    /// Lets requests get what a model serves now, before another event is handled.
+    fn serve(&mut self, name: &Arc<str>) {
+        // Batching parameters may have changed while a version was loaded.
+        self.apply_batching(name);
+        self.carry_out_actions(slice::from_ref(name));
     }
 
     /// A version could not be loaded, or there is no room for it.

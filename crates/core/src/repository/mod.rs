@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -22,16 +22,19 @@ use crate::batch::Batcher;
 use crate::cache::ResponseCache;
 use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
 use crate::metrics::{CacheReading, Metrics};
-use crate::request_log::{LoggedInference, RequestLog, RequestLogFormat, RequestLogs};
+use crate::request_log::{RequestLog, RequestLogFormat, RequestLogs};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 use tensorserve_workers::Workers;
 
 use self::board::{Board, ModelStatus};
+use self::held::HeldVersions;
 use self::journal::Journal;
 
 mod board;
 mod files;
+mod formats;
+mod held;
 mod journal;
 mod lifecycle;
 mod policy;
@@ -43,16 +46,20 @@ mod state;
 mod step_threads;
 mod stores;
 mod traffic;
+mod trial;
 mod version;
+mod watch;
 
 use self::step_threads::StepThreads;
 use self::traffic::{Traffic, TrafficSplit};
 
+pub use self::formats::{NoFormats, VersionFiles};
 pub use self::journal::{LifecycleEvent, REQUEST};
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
 pub use self::stores::{FolderLease, ModelStores, NoStores, StoreFetch, StoreListing, StoreTree};
 pub(crate) use self::traffic::{CacheUse, ShadowHandle};
+pub use self::trial::{TrialReport, TrialRequest, TrialRequests, TrialSources, VersionTrial};
 pub use crate::batch::RunTiming;
 pub use crate::metrics::StoreReport;
 pub use tensorserve_platform::{
@@ -135,6 +142,10 @@ pub enum ChangeRequest {
     SetLabel(String, Option<i64>),
     /// Replace the batching parameters of all versions.
     SetBatching(Box<BatchConfig>),
+    /// Let a version that is held serve.
+    Release(i64),
+    /// Unload a version that is held or on trial, and do not load it again.
+    Drop(i64),
 }
 
 /// A model and its versions, as the console shows them.
@@ -164,41 +175,6 @@ impl ModelState {
     }
 }
 
-/// Files in a version's directory that do not belong to the model; a protocol defines their format.
-pub trait VersionFiles: Send + Sync {
-    /// Runs the recorded requests of a version which was just loaded from `folder`, each `times`
-    /// times, before it is ready. Blocks.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or a request fails. The load fails then.
-    fn warm_up(&self, handle: &ModelHandle, folder: &Path, times: usize) -> Result<()>;
-
-    /// The batching parameters of the version in `folder`.
-    ///
-    /// # Errors
-    /// If the file is missing or invalid.
-    fn batching(&self, folder: &Path) -> Result<BatchConfig>;
-}
-
-/// Without any protocol: versions have no recorded requests, and nothing is logged.
-pub struct NoFormats;
-
-impl VersionFiles for NoFormats {
-    fn warm_up(&self, _version: &ModelHandle, _folder: &Path, _times: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn batching(&self, _folder: &Path) -> Result<BatchConfig> {
-        Ok(BatchConfig::default())
-    }
-}
-
-impl RequestLogFormat for NoFormats {
-    fn record(&self, _inference: &LoggedInference) -> Option<Vec<u8>> {
-        None
-    }
-}
-
 /// The models of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Repository(Arc<RepositoryShared>, lifecycle::Control);
@@ -223,6 +199,7 @@ struct RepositoryShared {
     board: Mutex<Board>,
     board_changed: Condvar,
     journal: Journal,
+    held: HeldVersions,
 }
 
 #[derive(Clone, Default)]
@@ -271,6 +248,7 @@ impl Repository {
             board: Mutex::default(),
             board_changed: Condvar::new(),
             journal: Journal::default(),
+            held: HeldVersions::new(config.repository.release_state.clone()),
         });
         let sources = config.repository.sources.clone();
         let control = lifecycle::start(Arc::clone(&shared), sources)?;
@@ -456,7 +434,13 @@ impl Repository {
     pub fn is_starting(&self, model: &str) -> bool {
         let board = self.0.board();
         let is_open = |state: &VersionState| {
-            matches!(state, VersionState::Found(_) | VersionState::Loading | VersionState::Warming)
+            matches!(
+                state,
+                VersionState::Found(_)
+                    | VersionState::Loading
+                    | VersionState::Warming
+                    | VersionState::Trial
+            )
         };
         !board.started && board.versions(model).iter().any(|version| is_open(&version.state))
     }

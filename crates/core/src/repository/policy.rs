@@ -24,6 +24,8 @@ pub(super) struct VersionSnapshot {
     /// The version should be served.
     pub(super) aspired: bool,
     pub(super) phase: Phase,
+    /// It may be held after all: what it has replaced stays until then.
+    pub(super) is_watched: bool,
     /// What it takes in memory once it is loaded, in bytes, by estimate.
     pub(super) bytes: u64,
 }
@@ -39,6 +41,8 @@ pub(super) enum Phase {
     Loadable,
     /// The version is being loaded or warmed up.
     Loading,
+    /// The version is loaded and may not serve.
+    Held,
     /// The version serves.
     Ready,
     /// The version gets no new requests, and some are still in flight.
@@ -57,7 +61,7 @@ impl Phase {
     /// Whether it is in memory, or on its way there.
     pub(super) fn is_in_memory(self) -> bool {
         match self {
-            Phase::Loading | Phase::Ready => true,
+            Phase::Loading | Phase::Held | Phase::Ready => true,
             Phase::Draining | Phase::Drained | Phase::Unloading => true,
             Phase::Unchecked | Phase::Incomplete | Phase::Loadable => false,
             Phase::Failed | Phase::Unloaded => false,
@@ -72,7 +76,7 @@ impl Phase {
     /// Whether a version in this phase stays in it until its files change.
     pub(super) fn is_settled(self, aspired: bool) -> bool {
         match self {
-            Phase::Ready | Phase::Failed | Phase::Incomplete => true,
+            Phase::Ready | Phase::Held | Phase::Failed | Phase::Incomplete => true,
             // One that became aspired again while it drained is loaded again.
             Phase::Unchecked | Phase::Loadable | Phase::Unloaded => !aspired,
             Phase::Loading | Phase::Draining | Phase::Drained | Phase::Unloading => false,
@@ -90,7 +94,7 @@ pub(super) enum TransitionStep {
 }
 
 /// The next step, if there is one now. A new version is loaded highest first, an old one drained
-/// lowest first.
+/// lowest first. A version that is held and should go goes at once: no request gets it.
 ///
 /// * Availability-preserving: a version that should go is drained only when one that should stay
 ///   is serving (or none should), so that the model is available throughout.
@@ -105,8 +109,12 @@ pub(super) fn next_transition_step(
     let aspired = |phase| versions.iter().filter(move |v| v.aspired && v.phase == phase);
     let any_aspired = versions.iter().any(|v| v.aspired);
     let makes_way = frugal && aspired(Phase::Loadable).next().is_some();
-    let outgoing = versions.iter().filter(|v| !v.aspired && v.phase == Phase::Ready);
-    let may_go = aspired(Phase::Ready).next().is_some() || !any_aspired || makes_way;
+    let leaving = |phase| versions.iter().filter(move |v| !v.aspired && v.phase == phase);
+    if let Some(held) = leaving(Phase::Held).map(|v| v.version).min() {
+        return Some(TransitionStep::Drain(held));
+    }
+    let outgoing = leaving(Phase::Ready);
+    let may_go = aspired(Phase::Ready).any(|v| !v.is_watched) || !any_aspired || makes_way;
     if may_go && let Some(lowest) = outgoing.map(|v| v.version).min() {
         return Some(TransitionStep::Drain(lowest));
     }
@@ -137,8 +145,13 @@ mod tests {
         transition: VersionTransition,
         versions: &[(i64, bool, Phase)],
     ) -> Option<TransitionStep> {
-        let snapshot =
-            |&(version, aspired, phase)| VersionSnapshot { version, aspired, phase, bytes: 0 };
+        let snapshot = |&(version, aspired, phase)| VersionSnapshot {
+            version,
+            aspired,
+            phase,
+            is_watched: false,
+            bytes: 0,
+        };
         next_transition_step(&versions.iter().map(snapshot).collect::<Vec<_>>(), transition)
     }
 
@@ -185,6 +198,36 @@ mod tests {
         assert_eq!(next(&loadable), Some(TransitionStep::Load(2)));
         let ready = [(1, false, Phase::Ready), (2, true, Phase::Ready)];
         assert_eq!(next(&ready), Some(TransitionStep::Drain(1)));
+    }
+
+    #[test]
+    fn a_held_version_keeps_the_old_one_and_goes_when_it_is_not_wanted() {
+        let held = [(1, false, Phase::Ready), (2, true, Phase::Held)];
+        assert_eq!(next(&held), None);
+        let removed = [(1, true, Phase::Ready), (2, false, Phase::Held)];
+        assert_eq!(next(&removed), Some(TransitionStep::Drain(2)));
+        let newer = [(1, false, Phase::Ready), (2, false, Phase::Held), (3, true, Phase::Loadable)];
+        assert_eq!(next(&newer), Some(TransitionStep::Drain(2)));
+    }
+
+    #[test]
+    fn the_old_version_stays_while_the_new_one_is_watched() {
+        let version = |version, aspired, is_watched| VersionSnapshot {
+            version,
+            aspired,
+            phase: Phase::Ready,
+            is_watched,
+            bytes: 0,
+        };
+        let next = |versions: &[VersionSnapshot]| {
+            next_transition_step(versions, VersionTransition::AvailabilityPreserving)
+        };
+        assert_eq!(next(&[version(1, false, false), version(2, true, true)]), None);
+        let over = [version(1, false, false), version(2, true, false)];
+        assert_eq!(next(&over), Some(TransitionStep::Drain(1)));
+        // Another version that stays could take its place.
+        let three = [version(1, false, false), version(2, true, false), version(3, true, true)];
+        assert_eq!(next(&three), Some(TransitionStep::Drain(1)));
     }
 
     #[test]

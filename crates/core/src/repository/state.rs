@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
+use super::trial::TrialReport;
 use crate::batch::Runaways;
 use tensorserve_platform::Executable;
 use tensorserve_tensor::error::Error;
@@ -12,9 +13,12 @@ use tensorserve_tensor::error::Error;
 ///
 /// ```text
 /// Found -> Loading -> Warming -> Ready -> Draining -> Unloaded
-///   ^         |          |
-///   +----- Failed <------+
+///   ^         |          | |       ^         ^
+///   +----- Failed <------+ +-> Trial -> Held +
 /// ```
+/// A version is tried only if its model's releases are gated and another version serves. A held version
+/// becomes ready if an operator releases it, and a ready one is held if it fails while it is watched.
+///
 /// A failed version goes back to `Found` when its files change or its load is tried again (and may
 /// fail again right there), an unloaded one when it becomes aspired again. `Found` and `Failed`
 /// versions that are no longer aspired are `Unloaded`.
@@ -26,6 +30,10 @@ pub enum VersionState {
     Loading,
     /// The version is loaded, and its warm-up runs.
     Warming,
+    /// The version is loaded, and recorded requests run on it and on the one that serves.
+    Trial,
+    /// The version is loaded and gets no request; the text says what is against it.
+    Held(String),
     /// The version serves requests.
     Ready,
     /// The version gets no new requests; those in flight finish.
@@ -44,8 +52,10 @@ impl VersionState {
             Self::Found(_) => matches!(self, Self::Found(_) | Self::Failed(_) | Self::Unloaded),
             Self::Loading => matches!(self, Self::Found(_)),
             Self::Warming => matches!(self, Self::Loading),
-            Self::Ready => matches!(self, Self::Warming),
-            Self::Draining => matches!(self, Self::Ready),
+            Self::Trial => matches!(self, Self::Warming),
+            Self::Held(_) => matches!(self, Self::Trial | Self::Ready),
+            Self::Ready => matches!(self, Self::Warming | Self::Trial | Self::Held(_)),
+            Self::Draining => matches!(self, Self::Ready | Self::Held(_)),
             Self::Unloaded => {
                 matches!(self, Self::Draining | Self::Found(_) | Self::Failed(_))
             }
@@ -58,8 +68,8 @@ impl VersionState {
 
 impl VersionState {
     /// The names of all states in which a version counts in the metrics.
-    pub(crate) const NAMES: [&'static str; 6] =
-        ["waiting", "loading", "warming", "ready", "draining", "failed"];
+    pub(crate) const NAMES: [&'static str; 8] =
+        ["waiting", "loading", "warming", "trial", "held", "ready", "draining", "failed"];
 
     /// Its name in the metrics.
     pub(crate) fn name(&self) -> &'static str {
@@ -67,11 +77,18 @@ impl VersionState {
             Self::Found(_) => "waiting",
             Self::Loading => "loading",
             Self::Warming => "warming",
+            Self::Trial => "trial",
+            Self::Held(_) => "held",
             Self::Ready => "ready",
             Self::Draining => "draining",
             Self::Unloaded => "unloaded",
             Self::Failed(_) => "failed",
         }
+    }
+
+    /// Whether it serves requests.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready)
     }
 
     /// The state in words, without the further lines of an error, such as a traceback.
@@ -88,6 +105,8 @@ impl Clone for VersionState {
             Self::Found(reason) => Self::Found(reason.clone()),
             Self::Loading => Self::Loading,
             Self::Warming => Self::Warming,
+            Self::Trial => Self::Trial,
+            Self::Held(why) => Self::Held(why.clone()),
             Self::Ready => Self::Ready,
             Self::Draining => Self::Draining,
             Self::Unloaded => Self::Unloaded,
@@ -102,6 +121,8 @@ impl fmt::Display for VersionState {
             Self::Found(reason) => write!(f, "waiting ({reason})"),
             Self::Loading => f.write_str("loading"),
             Self::Warming => f.write_str("warming up"),
+            Self::Trial => f.write_str("on trial"),
+            Self::Held(why) => write!(f, "held: {why}"),
             Self::Ready => f.write_str("ready"),
             Self::Draining => f.write_str("draining"),
             Self::Unloaded => f.write_str("unloaded"),
@@ -121,6 +142,8 @@ pub struct VersionStatus {
     pub since: SystemTime,
     /// Its runs that do not end, if it is in memory.
     pub(crate) runaways: Option<Arc<Runaways>>,
+    /// What its trial has shown, if it had one.
+    pub trial: Option<Arc<TrialReport>>,
     /// What runs it, if it is in memory.
     pub(crate) executable: Option<Weak<dyn Executable>>,
 }
@@ -149,10 +172,17 @@ mod tests {
     fn only_the_drawn_steps_are_legal() {
         let found = || VersionState::Found(String::new());
         let failed = || VersionState::Failed(Error::internal(""));
+        let held = || VersionState::Held(String::new());
         let legal = [
             (found(), VersionState::Loading),
             (VersionState::Loading, VersionState::Warming),
             (VersionState::Warming, VersionState::Ready),
+            (VersionState::Warming, VersionState::Trial),
+            (VersionState::Trial, VersionState::Ready),
+            (VersionState::Trial, held()),
+            (held(), VersionState::Ready),
+            (held(), VersionState::Draining),
+            (VersionState::Ready, held()),
             (VersionState::Ready, VersionState::Draining),
             (VersionState::Draining, VersionState::Unloaded),
             (VersionState::Loading, failed()),
@@ -171,6 +201,9 @@ mod tests {
             (VersionState::Draining, VersionState::Ready),
             (VersionState::Loading, VersionState::Unloaded),
             (VersionState::Unloaded, VersionState::Ready),
+            (VersionState::Warming, held()),
+            (VersionState::Trial, VersionState::Draining),
+            (held(), VersionState::Trial),
         ];
         for (from, to) in illegal {
             assert!(!from.may_become(&to), "{from} to {to}");

@@ -3,6 +3,7 @@
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use super::VersionState;
@@ -10,6 +11,8 @@ use super::files::Fingerprint;
 use super::journal::{LifecycleEvent, WATCH};
 use super::policy::{LONGEST_RETRY, Phase, VersionSnapshot};
 use super::servable::Servable;
+use super::trial::TrialReport;
+use super::watch::ReleaseWatch;
 use tensorserve_platform::Completeness;
 use tensorserve_tensor::error::Error;
 
@@ -31,10 +34,31 @@ pub(super) struct Version {
     /// What its files looked like then.
     pub(super) seen: Option<Fingerprint>,
     pub(super) servable: Option<Arc<Servable>>,
+    /// What its trial has shown.
+    pub(super) trial: Option<Arc<TrialReport>>,
+    /// Ends its trial before it is decided.
+    pub(super) trial_is_cancelled: Arc<AtomicBool>,
+    /// It serves, and may be held after all until then.
+    pub(super) watch: Option<ReleaseWatch>,
+    /// Whether it may be loaded.
+    pub(super) standing: Standing,
+    /// An operator wants it to serve without a trial.
+    pub(super) is_released: bool,
     /// How often it has failed since it was last ready, or since its files changed.
     pub(super) attempts: u32,
     /// When a failed load may be attempted again.
     pub(super) retry_at: Instant,
+}
+
+/// Whether a version may be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// If the policy of its model wants it.
+    Wanted,
+    /// It was held before the server was started.
+    HeldBefore,
+    /// An operator does not want it.
+    Dropped,
 }
 
 /// What a check of a version's files found.
@@ -61,8 +85,24 @@ impl Version {
             files: FileCheck::Pending,
             seen: None,
             servable: None,
+            trial: None,
+            trial_is_cancelled: Arc::default(),
+            watch: None,
+            standing: Standing::Wanted,
+            is_released: false,
             attempts: 0,
             retry_at: Instant::now(),
+        }
+    }
+
+    /// A version that was held before the server was started, and why.
+    pub(super) fn held_before(folder: PathBuf, why: &str) -> Self {
+        let state = format!("held before the server was started: {why}");
+        Version {
+            state: VersionState::Found(state),
+            standing: Standing::HeldBefore,
+            files: FileCheck::Incomplete,
+            ..Version::new(folder)
         }
     }
 
@@ -74,7 +114,8 @@ impl Version {
                 FileCheck::Incomplete => Phase::Incomplete,
                 FileCheck::Complete => Phase::Loadable,
             },
-            VersionState::Loading | VersionState::Warming => Phase::Loading,
+            VersionState::Loading | VersionState::Warming | VersionState::Trial => Phase::Loading,
+            VersionState::Held(_) => Phase::Held,
             VersionState::Ready => Phase::Ready,
             VersionState::Draining => match &self.servable {
                 Some(servable) if !servable.is_idle() => Phase::Draining,
@@ -89,7 +130,8 @@ impl Version {
     /// What decides about its next step.
     pub(super) fn snapshot(&self, version: i64) -> VersionSnapshot {
         let bytes = self.memory_estimate();
-        VersionSnapshot { version, aspired: self.aspired, phase: self.phase(), bytes }
+        let is_watched = self.watch.is_some();
+        VersionSnapshot { version, aspired: self.aspired, phase: self.phase(), is_watched, bytes }
     }
 
     /// What it takes in memory, in bytes, as TensorFlow Serving estimates it: a fifth more than
@@ -111,11 +153,24 @@ impl Version {
         }
         let ends = matches!(
             self.state,
-            VersionState::Ready | VersionState::Unloaded | VersionState::Failed(_)
+            VersionState::Ready
+                | VersionState::Held(_)
+                | VersionState::Unloaded
+                | VersionState::Failed(_)
         );
         let took = ends.then(|| self.began.elapsed());
         let (at, who) = (self.since, Arc::clone(&self.by));
-        let error = self.failure().map(|error| error.message().to_owned());
+        let error = match &self.state {
+            VersionState::Held(why) => Some(why.clone()),
+            VersionState::Found(_)
+            | VersionState::Loading
+            | VersionState::Warming
+            | VersionState::Trial
+            | VersionState::Ready
+            | VersionState::Draining
+            | VersionState::Unloaded
+            | VersionState::Failed(_) => self.failure().map(|error| error.message().to_owned()),
+        };
         self.unreported.push(LifecycleEvent { at, version: None, what, took, who, error });
     }
 
@@ -124,6 +179,8 @@ impl Version {
         match self.state {
             VersionState::Loading
             | VersionState::Warming
+            | VersionState::Trial
+            | VersionState::Held(_)
             | VersionState::Ready
             | VersionState::Draining => true,
             VersionState::Found(_) | VersionState::Failed(_) | VersionState::Unloaded => false,
@@ -132,7 +189,7 @@ impl Version {
 
     /// Whether it serves.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, VersionState::Ready)
+        self.state.is_ready()
     }
 
     /// Why it could not be loaded.
@@ -142,6 +199,8 @@ impl Version {
             VersionState::Found(_)
             | VersionState::Loading
             | VersionState::Warming
+            | VersionState::Trial
+            | VersionState::Held(_)
             | VersionState::Ready
             | VersionState::Draining
             | VersionState::Unloaded => None,
@@ -166,6 +225,8 @@ impl Version {
             VersionState::Found(_) => {}
             VersionState::Loading => self.add_event("loading"),
             VersionState::Warming => self.add_event("warming"),
+            VersionState::Trial => self.add_event("trial"),
+            VersionState::Held(_) => self.add_event("held"),
             VersionState::Ready => self.add_event("available"),
             VersionState::Draining => self.add_event("unloading"),
             VersionState::Unloaded => self.add_event("end"),

@@ -30,12 +30,38 @@ struct OpenFile {
     bytes: u64,
 }
 
+/// What the names of the files of a model's log start with: if `prefix` is a directory (or ends in `/`), its files that
+/// are named after the model, else those whose names start with it.
+fn start_of(prefix: &Path, model: &str) -> PathBuf {
+    let is_folder = prefix.as_os_str().as_bytes().ends_with(b"/") || prefix.is_dir();
+    if is_folder { prefix.join(model) } else { prefix.to_owned() }
+}
+
+/// The files of a model's log, the newest first. Models with a common prefix have common files.
+pub(super) fn files_of(prefix: &Path, model: &str) -> Vec<PathBuf> {
+    let start = start_of(prefix, model);
+    let (Some(folder), Some(name)) = (start.parent(), start.file_name()) else {
+        return Vec::new();
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<((u64, u32), PathBuf)> = entries
+        .filter_map(|entry| {
+            let file = entry.file_name();
+            let rest = file.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"-")?;
+            let (time, sequence) =
+                str::from_utf8(rest).ok()?.strip_suffix(".tfrecord")?.split_once('-')?;
+            Some(((time.parse().ok()?, sequence.parse().ok()?), entry.path()))
+        })
+        .collect();
+    files.sort_unstable_by(|a, b| b.cmp(a));
+    files.into_iter().map(|(_, path)| path).collect()
+}
+
 impl LogFile {
-    /// A log at `prefix`: if that is a directory (or ends in `/`), files in it that are named after
-    /// the model, else files whose names start with it.
+    /// A log at `prefix`; see [`start_of`].
     pub(super) fn new(prefix: &Path, model: &str, most_bytes: u64) -> Self {
-        let is_folder = prefix.as_os_str().as_bytes().ends_with(b"/") || prefix.is_dir();
-        let start = if is_folder { prefix.join(model) } else { prefix.to_owned() };
+        let start = start_of(prefix, model);
         let (open, failed, frame) = (None, None, Vec::new());
         LogFile { start, most_bytes, sequence: 0, open, failed, frame }
     }
@@ -146,6 +172,18 @@ mod tests {
         assert_eq!(read, [3, 1, 1, 1]);
         let name = files[0].file_name().expect("a name").to_string_lossy().into_owned();
         assert!(name.starts_with("m-") && name.ends_with("-0001.tfrecord"), "{name}");
+        assert_eq!(files_of(&folder, "m").len(), 4);
+        // The newest first; of a model whose name begins alike, and of no log.
+        std::fs::write(folder.join("m-99999999999-0001.tfrecord"), b"").expect("written");
+        for other in ["m-x-1-0001.tfrecord", "m-1-1.other", "m-1.tfrecord", "mm-1-0001.tfrecord"] {
+            std::fs::write(folder.join(other), b"").expect("written");
+        }
+        let found = files_of(&folder, "m");
+        assert!(found.len() == 5 && found[0].ends_with("m-99999999999-0001.tfrecord"), "{found:?}");
+        for other in ["m-x-1-0001.tfrecord", "m-1-1.other", "m-1.tfrecord", "mm-1-0001.tfrecord"] {
+            std::fs::remove_file(folder.join(other)).expect("removed");
+        }
+        std::fs::remove_file(&found[0]).expect("removed");
         // Another log does not append to these files.
         let mut next = LogFile::new(&folder, "m", 60);
         assert!(next.write(b"6789"));

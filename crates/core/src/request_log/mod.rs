@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -23,6 +24,11 @@ use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{Signature, Tensor};
 
 mod file;
+
+/// The files of a model's request log, the newest first. They may have requests to other models, too.
+pub(crate) fn log_files(config: &LogConfig, model: &str) -> Vec<PathBuf> {
+    config.prefix.as_deref().map_or_else(Vec::new, |prefix| file::files_of(prefix, model))
+}
 
 /// The most requests that wait to be written, and the most memory that they hold.
 const MOST_WAITING: usize = 1024;

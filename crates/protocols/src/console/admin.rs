@@ -35,6 +35,12 @@ pub(super) fn add_routes(group: &mut RouteGroup<'_, ConsoleState>) {
     let label = "/api/v1/models/{model}/versions/{version}/labels/{label}";
     add_change::<EmptyBody>(group, Methods::Delete, label, read_label_removal)
         .summary("Remove a label from a version");
+    let release = "/api/v1/models/{model}/versions/{version}/release";
+    add_change::<EmptyBody>(group, post, release, read_release)
+        .summary("Let a version that is held serve");
+    let drop = "/api/v1/models/{model}/versions/{version}/drop";
+    add_change::<EmptyBody>(group, post, drop, read_drop)
+        .summary("Unload a version that is held or on trial");
     add_change::<BatchingBody>(group, post, "/api/v1/models/{model}/batching", read_batching)
         .summary("Change the batching parameters of a model");
     add_change::<DrainBody>(group, post, "/api/v1/drain", read_drain)
@@ -116,6 +122,8 @@ enum AdminAction {
     Unload,
     SetLabel(String, i64),
     RemoveLabel(String, i64),
+    Release(i64),
+    Drop(i64),
     SetBatching(Box<BatchingBody>, Value),
     Drain(bool),
 }
@@ -139,6 +147,16 @@ fn read_label(params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
 
 fn read_label_removal(params: &PathParams<'_>, _body: &[u8]) -> Result<AdminAction> {
     Ok(AdminAction::RemoveLabel(params.decoded("label"), version(params)?))
+}
+
+fn read_release(params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
+    let EmptyBody {} = read(body, "{}")?;
+    Ok(AdminAction::Release(version(params)?))
+}
+
+fn read_drop(params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
+    let EmptyBody {} = read(body, "{}")?;
+    Ok(AdminAction::Drop(version(params)?))
 }
 
 fn read_batching(_params: &PathParams<'_>, body: &[u8]) -> Result<AdminAction> {
@@ -205,6 +223,12 @@ impl ConsoleState {
                 }
                 engine.change(model, ChangeRequest::SetLabel(label, None), by).await
             }
+            AdminAction::Release(version) => {
+                engine.change(model, ChangeRequest::Release(version), by).await
+            }
+            AdminAction::Drop(version) => {
+                engine.change(model, ChangeRequest::Drop(version), by).await
+            }
             AdminAction::SetBatching(parameters, _) => {
                 let now = self.batching_of(model)?;
                 let config = Box::new(BatchConfig::new(&parameters.over(&now)?)?);
@@ -244,6 +268,8 @@ impl AdminAction {
             AdminAction::RemoveLabel(label, version) => {
                 ("remove_label", json!({ "label": cut(label), "version": version }))
             }
+            AdminAction::Release(version) => ("release", json!({ "version": version })),
+            AdminAction::Drop(version) => ("drop", json!({ "version": version })),
             AdminAction::SetBatching(_, given) => ("batching", given.clone()),
             AdminAction::Drain(draining) => ("drain", json!({ "draining": draining })),
         }

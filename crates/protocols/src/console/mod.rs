@@ -34,6 +34,9 @@ mod model;
 mod openapi;
 mod status;
 mod stream;
+mod trial;
+
+pub use self::trial::TrialView;
 
 /// The most bytes of a payload.
 const LARGEST_BODY: usize = 64 << 10;

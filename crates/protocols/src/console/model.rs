@@ -5,12 +5,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::status::{ModelTraffic, ModelView, VersionView, in_millis, millis};
-use super::{ConsoleClient, ConsoleState, add_read, no_model, reply, text};
+use super::{ConsoleClient, ConsoleState, TrialView, add_read, no_model, reply, text};
 use crate::sample::dims;
 use tensorserve_auth::Permission;
 use tensorserve_core::batch::Joining;
 use tensorserve_core::config::{BatchConfig, BatchMode};
-use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle};
+use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle, VersionStatus};
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_mlflow::schema::InputSchema;
 use tensorserve_protocol::RouteGroup;
@@ -51,6 +51,8 @@ struct VersionDetail {
     /// For a model of MLflow: the names of the columns that it declares, none if it declares no columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     mlflow_columns: Option<Vec<String>>,
+    /// What its trial has shown, if its model's releases are gated.
+    trial: Option<TrialView>,
     signatures: Vec<SignatureView>,
 }
 
@@ -153,8 +155,9 @@ impl ModelDetail {
     pub(super) fn of(engine: &Engine, name: &str, client: &ConsoleClient) -> Result<Self> {
         let state = engine.repository().model(name).ok_or_else(|| no_model(name))?;
         let traffic = ModelTraffic::of(engine);
-        let detail = |version, handle: Option<&ModelHandle>| {
-            VersionDetail::new(version, handle, client.is_admin())
+        let detail = |version, status: &VersionStatus, handle: Option<&ModelHandle>| {
+            let trial = status.trial.as_deref().map(TrialView::new);
+            VersionDetail { trial, ..VersionDetail::new(version, handle, client.is_admin()) }
         };
         let model = ModelView::new(&state, &traffic, detail);
         Ok(ModelDetail {
@@ -179,6 +182,7 @@ impl VersionDetail {
                 warm_up: None,
                 batching: None,
                 mlflow_columns: None,
+                trial: None,
                 signatures,
             };
         };
@@ -189,6 +193,7 @@ impl VersionDetail {
             warm_up: Some(WarmUpView::new(handle)),
             batching: Some(BatchingView::new(handle.batching())),
             mlflow_columns: handle.packaging::<MlflowModel>().map(|model| columns(&model)),
+            trial: None,
             signatures: (0..).zip(handle.signatures()).map(view).collect(),
         }
     }

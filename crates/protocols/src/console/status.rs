@@ -223,7 +223,7 @@ impl LastErrorView {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct VersionView {
     version: i64,
-    /// `FOUND`, `LOADING`, `WARMING`, `AVAILABLE`, `UNLOADING`, `END` or `FAILED`.
+    /// `FOUND`, `LOADING`, `WARMING`, `TRIAL`, `HELD`, `AVAILABLE`, `UNLOADING`, `END` or `FAILED`.
     state: &'static str,
     /// Why it failed, or what it waits for.
     error: Option<String>,
@@ -297,7 +297,7 @@ impl ConsoleState {
         let engine = self.engine();
         let (models, traffic) = (engine.repository().models(), ModelTraffic::of(engine));
         let server = self.server(&models);
-        let view = |model: &ModelState| ModelView::new(model, &traffic, |version, _| version);
+        let view = |model: &ModelState| ModelView::new(model, &traffic, |version, _, _| version);
         let stores = engine.repository().stores().reports().into_iter();
         let status = ConsoleStatus {
             server,
@@ -374,7 +374,7 @@ impl<V> ModelView<V> {
     pub(super) fn new(
         model: &ModelState,
         traffic: &ModelTraffic,
-        of_version: impl Fn(VersionView, Option<&ModelHandle>) -> V,
+        of_version: impl Fn(VersionView, &VersionStatus, Option<&ModelHandle>) -> V,
     ) -> Self {
         let name: Arc<str> = model.name.as_str().into();
         let platform = model.versions.iter().find_map(|(_, handle)| handle.as_ref());
@@ -383,7 +383,7 @@ impl<V> ModelView<V> {
             let key = (Arc::clone(&name), status.version);
             let rates = traffic.versions.get(&key).copied().unwrap_or_default();
             let version = VersionView::new(status, handle.as_ref(), rates);
-            versions.push(of_version(version, handle.as_ref()));
+            versions.push(of_version(version, status, handle.as_ref()));
         }
         ModelView {
             platform: platform.map(|handle| handle.platform().name),
@@ -430,6 +430,8 @@ fn state(status: &VersionStatus) -> (&'static str, Option<String>) {
         VersionState::Found(waits_for) => ("FOUND", Some(bounded(waits_for).into_owned())),
         VersionState::Loading => ("LOADING", None),
         VersionState::Warming => ("WARMING", None),
+        VersionState::Trial => ("TRIAL", None),
+        VersionState::Held(why) => ("HELD", Some(bounded(why).into_owned())),
         VersionState::Ready => {
             let refusal = status.refusal();
             ("AVAILABLE", refusal.map(|error| bounded(error.message()).into_owned()))
@@ -476,7 +478,7 @@ impl PointView {
             seconds: round(span.seconds),
             requests: tally.requests(),
             errors: tally.errors(),
-            errors_by_code: tally.errors_by_code().collect(),
+            errors_by_code: tally.errors_by_code().map(|(code, n)| (code.name(), n)).collect(),
             p50_ms: tally.quantile_ms(0.5).map(round),
             p95_ms: tally.quantile_ms(0.95).map(round),
             p99_ms: tally.quantile_ms(0.99).map(round),

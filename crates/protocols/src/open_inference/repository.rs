@@ -54,6 +54,8 @@ fn state_of(status: &VersionStatus) -> (&'static str, String) {
     match &status.state {
         VersionState::Found(why) => ("LOADING", why.clone()),
         VersionState::Loading | VersionState::Warming => ("LOADING", String::new()),
+        VersionState::Trial => ("LOADING", "on trial".to_owned()),
+        VersionState::Held(why) => ("UNAVAILABLE", format!("held: {why}")),
         VersionState::Ready => {
             let refusal = status.refusal();
             ("READY", refusal.map_or(String::new(), |error| error.message().to_owned()))

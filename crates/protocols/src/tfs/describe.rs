@@ -128,7 +128,13 @@ impl VersionStatusJson {
 pub(super) fn state_of(status: &VersionStatus) -> (StateProto, Option<Error>) {
     match &status.state {
         VersionState::Found(_) => (StateProto::Start, None),
-        VersionState::Loading | VersionState::Warming => (StateProto::Loading, None),
+        VersionState::Loading | VersionState::Warming | VersionState::Trial => {
+            (StateProto::Loading, None)
+        }
+        // It is loaded and not available, for which TensorFlow Serving has no state.
+        VersionState::Held(_) => {
+            (StateProto::Loading, Some(Error::precondition(status.state.to_string())))
+        }
         VersionState::Ready => (StateProto::Available, status.refusal()),
         VersionState::Draining => (StateProto::Unloading, None),
         VersionState::Unloaded => (StateProto::End, None),

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::config::batching;
-use super::warm_up;
+use super::{recorded, warm_up};
 use tensorserve_core::config::BatchConfig;
-use tensorserve_core::engine::ModelHandle;
+use tensorserve_core::engine::{ModelHandle, TrialRequests, TrialSources};
 use tensorserve_core::repository::VersionFiles;
 use tensorserve_tensor::error::Result;
 
@@ -23,5 +23,9 @@ impl VersionFiles for TfsFiles {
 
     fn batching(&self, folder: &Path) -> Result<BatchConfig> {
         batching::of_version(folder)
+    }
+
+    fn recorded(&self, sources: &TrialSources<'_>) -> Result<TrialRequests> {
+        recorded::requests(sources, self.max_tensor_bytes)
     }
 }

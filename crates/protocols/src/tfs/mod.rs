@@ -46,6 +46,7 @@ mod outline;
 mod predict;
 mod prediction_log;
 pub mod record;
+pub mod recorded;
 mod reload;
 pub(crate) mod rest;
 mod service;

@@ -15,7 +15,7 @@ use prost::Message;
 use super::{TfsAnswer, grpc, inference};
 use tensorserve_codec::tfrecord::TfRecordReader;
 use tensorserve_core::comparison::NamedOutputs;
-use tensorserve_core::engine::{InferResponse, Method, ModelHandle, Resolver};
+use tensorserve_core::engine::{InferRequest, InferResponse, Method, ModelHandle, Resolver};
 use tensorserve_os::files;
 use tensorserve_proto::Form;
 use tensorserve_proto::serving::prediction_log::LogType;
@@ -172,11 +172,12 @@ fn damaged(error: Error) -> Error {
 /// # Errors
 /// The errors of the request, and [`Code::Unimplemented`] for types that cannot be run.
 pub fn run(version: &ModelHandle, record: &PredictionLog, max_bytes: usize) -> Result<()> {
-    respond(version, record, max_bytes, |_| ()).map(drop)
+    respond(&RecordedRunner::warm_up(version), record, max_bytes, |_| ()).map(drop)
 }
 
-/// Runs one recorded request on `version` as [`run`] does. Returns all outputs of its signature by name, whichever the
-/// request asks for; with the name of the signature before it, if there are several (`classify/scores`).
+/// Runs one recorded request on `version` as [`run`] does, until `deadline` at most. Returns all outputs of its signature
+/// by name, whichever the request asks for; with the name of the signature before it, if there are several
+/// (`classify/scores`).
 ///
 /// # Errors
 /// As [`run`].
@@ -184,6 +185,7 @@ pub fn outputs(
     version: &ModelHandle,
     record: &PredictionLog,
     max_bytes: usize,
+    deadline: Instant,
 ) -> Result<NamedOutputs> {
     let mut record = record.clone();
     if let Some(LogType::PredictLog(PredictLog { request: Some(request), .. })) =
@@ -191,7 +193,8 @@ pub fn outputs(
     {
         request.output_filter.clear();
     }
-    respond(version, &record, max_bytes, named_outputs).map(Option::unwrap_or_default)
+    let runner = RecordedRunner { version, deadline: Some(deadline) };
+    respond(&runner, &record, max_bytes, named_outputs).map(Option::unwrap_or_default)
 }
 
 fn named_outputs(response: &InferResponse) -> NamedOutputs {
@@ -209,32 +212,56 @@ fn named_outputs(response: &InferResponse) -> NamedOutputs {
     all
 }
 
+/// How recorded requests run.
+struct RecordedRunner<'v> {
+    version: &'v ModelHandle,
+    /// `None` for the warm-up.
+    deadline: Option<Instant>,
+}
+
+impl<'v> RecordedRunner<'v> {
+    fn warm_up(version: &'v ModelHandle) -> Self {
+        RecordedRunner { version, deadline: None }
+    }
+
+    fn infer<C, T>(
+        &self,
+        decode: impl FnOnce(&mut Resolver<'_>) -> Result<(InferRequest, C)>,
+        encode: impl FnOnce(C, InferResponse) -> Result<T>,
+    ) -> Result<T> {
+        match self.deadline {
+            Some(deadline) => self.version.infer_aside(deadline, decode, encode),
+            None => self.version.infer_for_warm_up(decode, encode),
+        }
+    }
+}
+
 /// What `take` makes of the response to a recorded request; `None` for a record without one.
 fn respond<T>(
-    version: &ModelHandle,
+    runner: &RecordedRunner<'_>,
     record: &PredictionLog,
     max_bytes: usize,
     take: impl FnOnce(&InferResponse) -> T,
 ) -> Result<Option<T>> {
     match &record.log_type {
         None => Ok(None),
-        Some(LogType::PredictLog(log)) => predict(version, log.request.as_ref(), take).map(Some),
+        Some(LogType::PredictLog(log)) => predict(runner, log.request.as_ref(), take).map(Some),
         Some(LogType::ClassifyLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(version, Method::Classify, spec, input, max_bytes, take).map(Some)
+            on_examples(runner, Method::Classify, spec, input, max_bytes, take).map(Some)
         }
         Some(LogType::RegressLog(log)) => {
             let request = log.request.as_ref();
             let spec = request.and_then(|request| request.model_spec.as_ref());
             let input = request.and_then(|request| request.input.as_ref());
-            on_examples(version, Method::Regress, spec, input, max_bytes, take).map(Some)
+            on_examples(runner, Method::Regress, spec, input, max_bytes, take).map(Some)
         }
         Some(LogType::MultiInferenceLog(log)) => {
             let tasks = log.request.as_ref().map_or(&[][..], |request| &request.tasks);
             let input = log.request.as_ref().and_then(|request| request.input.as_ref());
-            multi_inference(version, tasks, input, max_bytes, take)
+            multi_inference(runner, tasks, input, max_bytes, take)
         }
         Some(LogType::SessionRunLog(_)) => Err(unsupported(5)),
         Some(LogType::PredictStreamedLog(_)) => Err(unsupported(7)),
@@ -248,19 +275,19 @@ fn unsupported(kind: u8) -> Error {
 }
 
 fn predict<T>(
-    version: &ModelHandle,
+    runner: &RecordedRunner<'_>,
     request: Option<&PredictRequest>,
     take: impl FnOnce(&InferResponse) -> T,
 ) -> Result<T> {
     let request = request.cloned().unwrap_or_default();
     let decode = |resolver: &mut Resolver<'_>| {
-        grpc::decode_predict_for(resolver, version.clone(), request, Form::Content)
+        grpc::decode_predict_for(resolver, runner.version.clone(), request, Form::Content)
     };
-    version.infer_for_warm_up(decode, |_, response| Ok(take(&response)))
+    runner.infer(decode, |_, response| Ok(take(&response)))
 }
 
 fn on_examples<T>(
-    version: &ModelHandle,
+    runner: &RecordedRunner<'_>,
     method: Method,
     spec: Option<&ModelSpec>,
     input: Option<&Input>,
@@ -268,16 +295,16 @@ fn on_examples<T>(
     take: impl FnOnce(&InferResponse) -> T,
 ) -> Result<T> {
     let decode = |resolver: &mut Resolver<'_>| {
-        inference::decode_examples(resolver, version.clone(), spec, input, method, max_bytes)
+        inference::decode_examples(resolver, runner.version.clone(), spec, input, method, max_bytes)
     };
-    version.infer_for_warm_up(decode, |form, response| {
+    runner.infer(decode, |form, response| {
         let taken = take(&response);
         TfsAnswer::read(form, response).map(|_| taken)
     })
 }
 
 fn multi_inference<T>(
-    version: &ModelHandle,
+    runner: &RecordedRunner<'_>,
     tasks: &[InferenceTask],
     input: Option<&Input>,
     max_bytes: usize,
@@ -287,9 +314,9 @@ fn multi_inference<T>(
         return inference::tensor_of(input, max_bytes).map(|_| None);
     }
     let decode = |resolver: &mut Resolver<'_>| {
-        inference::decode_tasks(resolver, version.clone(), tasks, input, max_bytes)
+        inference::decode_tasks(resolver, runner.version.clone(), tasks, input, max_bytes)
     };
-    version.infer_for_warm_up(decode, |form, response| {
+    runner.infer(decode, |form, response| {
         let taken = take(&response);
         inference::encode_tasks(form, response).map(|_| Some(taken))
     })

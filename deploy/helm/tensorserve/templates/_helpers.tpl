@@ -51,6 +51,7 @@ shutdown_timeout: {{ printf "%vs" .Values.shutdownTimeoutSeconds }}
 model_cache_dir: /cache/models
 model_cache_bytes: {{ .Values.cache.modelBytes }}
 load_probe_cache: /cache/probes
+release_state: /cache/releases
 {{- if .Values.gpu.enabled }}
 require_gpu: {{ .Values.gpu.required }}
 {{- end }}

@@ -40,6 +40,14 @@ impl LifecycleManager {
                 let outcome = change_label(name, entry, &label, version, by);
                 self.outcomes.push((completion, outcome));
             }
+            ChangeRequest::Release(version) => {
+                let outcome = self.release(name, version, by);
+                self.outcomes.push((completion, outcome));
+            }
+            ChangeRequest::Drop(version) => {
+                let outcome = self.drop_version(name, version, by);
+                self.outcomes.push((completion, outcome));
+            }
             ChangeRequest::SetBatching(batching) => {
                 if entry.is_configured() {
                     entry.overrides.set_batching(&entry.config, &batching);

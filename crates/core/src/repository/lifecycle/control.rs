@@ -11,6 +11,7 @@ use super::found::RequestedModel;
 use crate::config::SourceConfig;
 use crate::repository::ChangeRequest;
 use crate::repository::servable::Servable;
+use crate::repository::trial::TrialReport;
 use tensorserve_tensor::error::Result;
 
 /// What the lifecycle manager reacts to.
@@ -19,6 +20,8 @@ pub(super) enum ManagerEvent {
     Warming(VersionKey),
     /// A load has ended, after this time.
     Loaded(VersionKey, Result<Arc<Servable>>, Duration),
+    /// The trial of a version has ended.
+    Judged(VersionKey, Box<TrialReport>),
     /// The memory of a version is released.
     Unloaded(VersionKey),
     /// A path responds again, or a store has something new.

@@ -1,9 +1,10 @@
 //! Everything that the lifecycle manager keeps about one model, and how it changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use super::VersionKey;
@@ -11,14 +12,16 @@ use super::control::Completion;
 use super::former::{FormerStage, FormerVersions};
 use super::overrides::Overrides;
 use super::plan::ModelSnapshot;
+use super::tried::{LoadedStep, TrialJob};
 use super::waiters::Waiters;
 use super::work::LoadJob;
 use crate::config::{ModelConfig, VersionPolicy};
 use crate::repository::board::{ModelOrigin, ModelStatus};
+use crate::repository::held::HeldVersions;
 use crate::repository::journal::{LifecycleEvent, WATCH};
-use crate::repository::policy::{self, VersionSnapshot};
+use crate::repository::policy::VersionSnapshot;
 use crate::repository::servable::Servable;
-use crate::repository::version::{FileCheck, Version};
+use crate::repository::version::{FileCheck, Standing, Version};
 use crate::repository::{VersionState, VersionStatus};
 use tensorserve_tensor::error::Error;
 
@@ -86,6 +89,11 @@ impl ModelEntry {
         }
     }
 
+    /// Its name.
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// What decides about the next action on it.
     pub(super) fn snapshot(&self) -> ModelSnapshot {
         let versions = self.versions.iter().map(|(&number, version)| version.snapshot(number));
@@ -113,10 +121,9 @@ impl ModelEntry {
     }
 
     /// Takes over which versions its source has, by number with their directories: adds those that
-    /// are aspired, and finds out of each whether it is.
-    pub(super) fn adopt_versions(&mut self, found: BTreeMap<i64, PathBuf>) {
-        let there: BTreeSet<i64> = found.keys().copied().collect();
-        let aspired = policy::aspired(&there, &self.config.policy);
+    /// are aspired, and finds out of each whether it is. Those that are `held` are not, and others take their place.
+    pub(super) fn adopt_versions(&mut self, found: BTreeMap<i64, PathBuf>, held: &HeldVersions) {
+        let aspired = self.aspired(&found, held);
         for (number, folder) in found {
             match self.versions.get_mut(&number) {
                 // One in memory keeps the directory that it was loaded from.
@@ -128,7 +135,7 @@ impl ModelEntry {
             }
         }
         for (number, version) in &mut self.versions {
-            let is_aspired = aspired.contains(number);
+            let is_aspired = aspired.contains(number) || version.standing == Standing::HeldBefore;
             if version.aspired && !is_aspired {
                 version.by = WATCH.into();
             }
@@ -201,10 +208,14 @@ impl ModelEntry {
             let (key, bytes) = (self.key(number), version.memory_estimate());
             let stage = match (version.state, version.servable) {
                 (VersionState::Loading | VersionState::Warming, _) => FormerStage::Loading,
+                (VersionState::Trial | VersionState::Held(_), Some(servable)) => {
+                    version.trial_is_cancelled.store(true, Relaxed);
+                    FormerStage::Draining(servable)
+                }
                 (VersionState::Ready, Some(servable)) => FormerStage::Serving(servable),
                 (VersionState::Draining, Some(servable)) => FormerStage::Draining(servable),
                 (VersionState::Draining, None) => FormerStage::Unloading,
-                (VersionState::Ready, None)
+                (VersionState::Ready | VersionState::Trial | VersionState::Held(_), None)
                 | (VersionState::Found(_) | VersionState::Failed(_) | VersionState::Unloaded, _) => {
                     continue;
                 }
@@ -232,7 +243,7 @@ impl ModelEntry {
         self.servables()
     }
 
-    fn servables(&self) -> Vec<Arc<Servable>> {
+    pub(super) fn servables(&self) -> Vec<Arc<Servable>> {
         let ready = self.versions.values().filter(|version| version.is_ready());
         let ready: Vec<_> = ready.filter_map(|version| version.servable.clone()).collect();
         if !ready.is_empty() {
@@ -251,19 +262,42 @@ impl ModelEntry {
         Some(LoadJob { key, folder, config, checked, threads })
     }
 
-    /// A version is loaded. It serves from now on, unless (false) it is of an earlier incarnation.
-    pub(super) fn version_loaded(&mut self, key: &VersionKey, servable: Arc<Servable>) -> bool {
+    /// A version is loaded. It serves from now on, unless it is of an earlier incarnation or has to pass a trial,
+    /// which it need not if `may_be_tried` is not set.
+    pub(super) fn version_loaded(
+        &mut self,
+        key: &VersionKey,
+        servable: Arc<Servable>,
+        may_be_tried: bool,
+    ) -> LoadedStep {
         let threads = servable.threads();
+        let is_released = self.versions.get(&key.version).is_some_and(|it| it.is_released);
+        let old = self.to_be_replaced_by(key.version).filter(|_| may_be_tried && !is_released);
+        let release = self.config.release.clone();
+        let log = self.config.log.clone();
         let Some(version) = self.version_mut(key) else {
             self.former.loaded(key, servable);
-            return false;
+            return LoadedStep::Former;
         };
-        version.servable = Some(servable);
+        version.servable = Some(Arc::clone(&servable));
         version.attempts = 0;
-        version.set_state(VersionState::Ready);
-        self.must_publish = true;
+        version.trial = None;
+        let step = match old {
+            Some(old) => {
+                version.trial_is_cancelled = Arc::default();
+                let is_cancelled = Arc::clone(&version.trial_is_cancelled);
+                let job = TrialJob::new(key.clone(), (old, servable), (release, log), is_cancelled);
+                version.set_state(VersionState::Trial);
+                LoadedStep::OnTrial(Box::new(job))
+            }
+            None => {
+                version.set_state(VersionState::Ready);
+                self.must_publish = true;
+                LoadedStep::Serves
+            }
+        };
         self.remember_threads(threads);
-        true
+        step
     }
 
     /// A version gets no new requests.
@@ -402,7 +436,8 @@ impl ModelEntry {
             let servable = version.servable.as_ref();
             let runaways = servable.map(|servable| Arc::clone(servable.runaways()));
             let executable = servable.map(|servable| servable.executable());
-            (number, VersionStatus { version: number, state, since, runaways, executable })
+            let trial = version.trial.clone();
+            (number, VersionStatus { version: number, state, since, runaways, trial, executable })
         });
         let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
         Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })

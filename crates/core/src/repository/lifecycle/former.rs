@@ -39,7 +39,7 @@ impl FormerVersion {
             FormerStage::Unloading => Phase::Unloading,
         };
         let (version, bytes) = (self.key.version, self.bytes);
-        VersionSnapshot { version, aspired: false, phase, bytes }
+        VersionSnapshot { version, aspired: false, phase, is_watched: false, bytes }
     }
 }
 

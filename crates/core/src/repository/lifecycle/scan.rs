@@ -11,7 +11,7 @@ use super::reconcile::{CheckedFiles, FileStep, Reconciliation, next_file_step};
 use super::sources::SourceScan;
 use crate::repository::files::{self, Fingerprint};
 use crate::repository::stores::StoreFetch;
-use crate::repository::version::{FileCheck, Version};
+use crate::repository::version::{FileCheck, Standing, Version};
 use crate::repository::{RepositoryShared, VersionState};
 
 /// Files that have not changed for this long are no copy under way.
@@ -34,6 +34,7 @@ impl LifecycleManager {
 
     /// Reconciles the entry of one model with what the scan found.
     fn reconcile(&mut self, name: &Arc<str>, scan: &mut SourceScan) {
+        let shared = Arc::clone(&self.shared);
         let entry = self.entry(name);
         entry.waiters.scanned();
         let mut warning = None;
@@ -54,7 +55,7 @@ impl LifecycleManager {
             }
             (Reconciliation::Adopt, Some(found)) => {
                 entry.adopt(found.source, found.config);
-                entry.adopt_versions(found.versions);
+                entry.adopt_versions(found.versions, &shared.held);
                 let missing = entry.missing_versions();
                 if !missing.is_empty() {
                     let missing: Vec<String> = missing.iter().map(i64::to_string).collect();
@@ -77,7 +78,8 @@ impl LifecycleManager {
         // The files of requested models are checked only when they are requested.
         for entry in self.models.values_mut().filter(|entry| entry.is_configured()) {
             let platform = entry.config.platform;
-            for version in entry.versions.values_mut().filter(|version| version.aspired) {
+            let wanted = |it: &&mut Version| it.aspired && it.standing == Standing::Wanted;
+            for version in entry.versions.values_mut().filter(wanted) {
                 if matches!(version.state, VersionState::Found(_) | VersionState::Failed(_)) {
                     check_files_of(version, platform, &self.shared, &self.disk);
                 }

@@ -11,11 +11,13 @@ use crossbeam::channel::Sender;
 
 use super::VersionKey;
 use super::control::ManagerEvent;
+use super::tried::TrialJob;
 use crate::config::ModelConfig;
 use crate::repository::RepositoryShared;
 use crate::repository::files::{FilesInUse, Fingerprint};
 use crate::repository::servable::{Servable, VersionLoad};
 use crate::repository::stores::{FolderLease, StoreFetch};
+use crate::repository::trial::TrialReport;
 use tensorserve_tensor::error::{Error, Result};
 
 /// Starts threads that load and unload, and counts them.
@@ -118,6 +120,21 @@ impl LoadThreads {
             let time = loaded.is_ok().then(|| start.elapsed());
             shared.metrics.load_ended(&job.folder.to_string_lossy(), time);
             let _ = reports.send(ManagerEvent::Loaded(job.key, loaded, start.elapsed()));
+        });
+    }
+
+    /// Begins the trial of a loaded version. It is no load: others do not wait for it.
+    pub(super) fn try_version(&self, job: TrialJob) {
+        let (shared, reports) = (Arc::clone(&self.shared), self.reports.clone());
+        spawn("trial", move || {
+            let tried = catch_unwind(AssertUnwindSafe(|| job.run(&shared)));
+            let report = tried.unwrap_or_else(|_| {
+                shared.metrics.panicked();
+                TrialReport::refused("internal error during the trial; see the server log")
+            });
+            // Before the report, so that neither version is held any more when it arrives.
+            let key = job.into_key();
+            let _ = reports.send(ManagerEvent::Judged(key, Box::new(report)));
         });
     }
 

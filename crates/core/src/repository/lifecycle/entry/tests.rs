@@ -1,6 +1,8 @@
+use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use crate::config::ReleaseConfig;
 use crate::repository::policy::Phase;
 
 /// A model of the source `a` without versions.
@@ -12,6 +14,11 @@ fn configured() -> ModelEntry {
 
 fn folders(versions: &[i64]) -> BTreeMap<i64, PathBuf> {
     versions.iter().map(|&number| (number, format!("a/{number}").into())).collect()
+}
+
+/// Takes over versions where none is remembered as held.
+fn adopt(entry: &mut ModelEntry, found: BTreeMap<i64, PathBuf>) {
+    entry.adopt_versions(found, &HeldVersions::new(None));
 }
 
 /// Puts a version through these states.
@@ -32,20 +39,45 @@ fn phases(entry: &ModelEntry) -> Vec<(i64, Phase)> {
 #[test]
 fn aspired_versions_follow_what_is_there() {
     let mut entry = configured();
-    entry.adopt_versions(folders(&[1, 2]));
+    adopt(&mut entry, folders(&[1, 2]));
     assert_eq!((phases(&entry), aspired(&entry)), (vec![(2, Phase::Unchecked)], vec![2]));
     set_states(&mut entry, 2, vec![VersionState::Loading]);
-    entry.adopt_versions(folders(&[1, 2, 3]));
+    adopt(&mut entry, folders(&[1, 2, 3]));
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unchecked)]);
     assert_eq!(aspired(&entry), [3]);
     // The new version is deleted: the version that is loading will serve.
-    entry.adopt_versions(folders(&[1, 2]));
+    adopt(&mut entry, folders(&[1, 2]));
     assert_eq!(aspired(&entry), [2]);
     entry.discard(3);
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unloaded)]);
     // The version reappears: its files are checked like those of a new version.
-    entry.adopt_versions(folders(&[3]));
+    adopt(&mut entry, folders(&[3]));
     assert_eq!(phases(&entry), [(2, Phase::Loading), (3, Phase::Unchecked)]);
+}
+
+#[test]
+fn what_was_held_before_the_start_leaves_its_place_to_another_version() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    let held = HeldVersions::new(Some(root.path().to_owned()));
+    held.remember(Path::new("a/3"), "it is worse");
+    let release = ReleaseConfig { is_gated: true, ..ReleaseConfig::default() };
+    let mut entry = ModelEntry::new("m".into());
+    entry.adopt("a".into(), ModelConfig { release, ..ModelConfig::default() });
+    entry.adopt_versions(folders(&[1, 2, 3]), &held);
+    assert_eq!(phases(&entry), [(2, Phase::Unchecked), (3, Phase::Incomplete)]);
+    let state = entry.versions[&3].state.to_string();
+    assert_eq!(state, "waiting (held before the server was started: it is worse)");
+    // Neither is forgotten by the next scan, and a newer version comes first.
+    entry.adopt_versions(folders(&[1, 2, 3, 4]), &held);
+    assert_eq!(aspired(&entry), [3, 4]);
+    // When it is gone, its number is free.
+    entry.adopt_versions(folders(&[1, 2, 4]), &held);
+    assert_eq!((held.reason(Path::new("a/3")), aspired(&entry)), (None, vec![4]));
+    // Without gated releases nothing is held.
+    held.remember(Path::new("a/3"), "it is worse");
+    let mut open = configured();
+    open.adopt_versions(folders(&[1, 2, 3]), &held);
+    assert_eq!(aspired(&open), [3]);
 }
 
 #[test]
@@ -53,7 +85,7 @@ fn versions_that_the_policy_names_and_that_are_not_there_are_known() {
     let mut entry = ModelEntry::new("m".into());
     let policy = VersionPolicy::Specific(vec![1, 7]);
     entry.adopt("a".into(), ModelConfig { policy, ..ModelConfig::default() });
-    entry.adopt_versions(folders(&[1, 2]));
+    adopt(&mut entry, folders(&[1, 2]));
     assert_eq!((aspired(&entry), entry.missing_versions()), (vec![1], vec![7]));
     entry.adopt("a".into(), ModelConfig::default());
     assert_eq!(entry.missing_versions(), [0; 0]);
@@ -62,13 +94,13 @@ fn versions_that_the_policy_names_and_that_are_not_there_are_known() {
 #[test]
 fn another_source_is_another_incarnation() {
     let mut entry = configured();
-    entry.adopt_versions(folders(&[1]));
+    adopt(&mut entry, folders(&[1]));
     set_states(&mut entry, 1, vec![VersionState::Loading]);
     let old = entry.key(1);
     entry.adopt("a".into(), ModelConfig::default());
     assert_eq!(entry.key(1), old, "the same source");
     entry.adopt("b".into(), ModelConfig::default());
-    entry.adopt_versions(folders(&[1]));
+    adopt(&mut entry, folders(&[1]));
     assert_ne!(entry.key(1), old);
     assert_eq!(phases(&entry), [(1, Phase::Unchecked)]);
     let former = entry.snapshot().former;
@@ -121,7 +153,7 @@ fn an_unload_waits_for_the_versions_that_were_in_memory() {
 #[test]
 fn a_withdrawn_model_keeps_nothing_that_operators_changed() {
     let mut entry = configured();
-    entry.adopt_versions(folders(&[1]));
+    adopt(&mut entry, folders(&[1]));
     entry.overrides.set_label(&entry.config, "stable", Some(1));
     entry.is_out_of_service = true;
     entry.discard(1);
@@ -154,7 +186,7 @@ fn thread_counts_are_remembered_by_source() {
 fn readers_see_the_last_unloaded_versions() {
     let mut entry = configured();
     for number in 0..40 {
-        entry.adopt_versions(folders(&[number]));
+        adopt(&mut entry, folders(&[number]));
         set_states(&mut entry, number, vec![VersionState::Unloaded]);
     }
     entry.versions.values_mut().for_each(|version| version.aspired = false);
@@ -168,7 +200,7 @@ fn readers_see_the_last_unloaded_versions() {
 #[test]
 fn the_history_is_in_order_and_outlives_versions() {
     let mut entry = configured();
-    entry.adopt_versions(folders(&[1]));
+    adopt(&mut entry, folders(&[1]));
     set_states(&mut entry, 1, vec![VersionState::Loading]);
     std::thread::sleep(Duration::from_millis(2));
     entry.add_event("unload", None, &"somebody".into());

@@ -17,8 +17,13 @@ type Versions<'a> = &'a [(i64, Phase)];
 const BYTES: u64 = 100;
 
 fn snapshots(versions: Versions, aspired: bool) -> impl Iterator<Item = VersionSnapshot> {
-    let snapshot =
-        move |&(version, phase)| VersionSnapshot { version, aspired, phase, bytes: BYTES };
+    let snapshot = move |&(version, phase)| VersionSnapshot {
+        version,
+        aspired,
+        phase,
+        is_watched: false,
+        bytes: BYTES,
+    };
     versions.iter().map(snapshot)
 }
 
