@@ -58,8 +58,15 @@ pub struct TrialRequests {
 /// Requests that run twice on the old version, to see whether it draws random numbers.
 const REPEATED: usize = 50;
 
-/// Medians of fewer runs say little about how long a run takes.
+/// The most time for that: with long runs, fewer requests tell as much.
+const LONGEST_REPETITION: Duration = Duration::from_secs(20);
+
+/// Medians of fewer runs say little about how long a run takes, unless they are long.
 const TIMED: usize = 30;
+const TIMED_IF_LONG: usize = 5;
+
+/// What so many runs have to take together.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Failed requests whose errors are kept.
 const MOST_ERRORS: usize = 100;
@@ -152,8 +159,11 @@ impl<'v> VersionTrial<'v> {
     ) {
         let exact = OutputRules { tolerance: Some(0.0), ..OutputRules::default() };
         let mut noise = VersionComparison::new(exact, BTreeMap::new());
-        let mut took = Duration::ZERO;
+        let (start, mut took) = (Instant::now(), Duration::ZERO);
         for (number, request) in (1..).zip(requests.iter().take(REPEATED)) {
+            if start.elapsed() >= LONGEST_REPETITION {
+                break;
+            }
             if !goes_on(took) {
                 return;
             }
@@ -210,7 +220,7 @@ impl<'v> VersionTrial<'v> {
         let changes = SignatureChanges::between(self.old.signatures(), self.new.signatures());
         let medians = [median(&self.old_times), median(&self.new_times)];
         let [old, new] = medians.map(|time| time.as_secs_f64());
-        let slowdown = (self.old_times.len() >= TIMED).then(|| new / old.max(1e-9));
+        let slowdown = self.is_timed().then(|| new / old.max(1e-9));
         TrialReport {
             against: self.against(slowdown, &changes),
             requests: self.comparison.requests(),
@@ -225,6 +235,13 @@ impl<'v> VersionTrial<'v> {
             changes,
             notes: Vec::new(),
         }
+    }
+
+    /// Whether enough requests ran to compare their times.
+    fn is_timed(&self) -> bool {
+        let count = self.old_times.len();
+        let is_long = || self.old_times.iter().sum::<Duration>() >= LONG;
+        count >= TIMED || (count >= TIMED_IF_LONG && is_long())
     }
 
     fn against(&self, slowdown: Option<f64>, changes: &SignatureChanges) -> Vec<String> {

@@ -55,6 +55,9 @@ impl ModelEntry {
         found: &BTreeMap<i64, PathBuf>,
         held: &HeldVersions,
     ) -> BTreeSet<i64> {
+        if !self.config.release.is_gated {
+            self.release_all();
+        }
         for (_, version) in self.versions.iter_mut().filter(|(it, _)| !found.contains_key(it)) {
             // Another version may get its number.
             let is_held = matches!(version.state, VersionState::Held(_));
@@ -82,6 +85,23 @@ impl ModelEntry {
                 there.remove(&number);
                 self.versions.insert(number, Version::held_before(folder.clone(), &why));
             }
+        }
+    }
+
+    /// Releases are not gated any more: what is held serves.
+    fn release_all(&mut self) {
+        let mut is_changed = false;
+        for version in self.versions.values_mut() {
+            if version.standing == Standing::HeldBefore {
+                (version.standing, version.files) = (Standing::Wanted, FileCheck::Pending);
+            }
+            if matches!(version.state, VersionState::Held(_)) && version.aspired {
+                version.set_state(VersionState::Ready);
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            self.publish_later();
         }
     }
 

@@ -73,7 +73,18 @@ fn what_was_held_before_the_start_leaves_its_place_to_another_version() {
     // When it is gone, its number is free.
     entry.adopt_versions(folders(&[1, 2, 4]), &held);
     assert_eq!((held.reason(Path::new("a/3")), aspired(&entry)), (None, vec![4]));
-    // Without gated releases nothing is held.
+    // Without gated releases nothing is held, and what is held serves.
+    held.remember(Path::new("a/6"), "it is worse");
+    entry.adopt_versions(folders(&[1, 2, 4, 5, 6]), &held);
+    let why = || VersionState::Held("it is worse".to_owned());
+    let states = [VersionState::Loading, VersionState::Warming, VersionState::Trial, why()];
+    set_states(&mut entry, 5, states.into());
+    entry.adopt("a".into(), ModelConfig::default());
+    let policy = VersionPolicy::All;
+    entry.adopt("a".into(), ModelConfig { policy, ..ModelConfig::default() });
+    entry.adopt_versions(folders(&[1, 2, 4, 5, 6]), &held);
+    assert_eq!(aspired(&entry), [1, 2, 4, 5, 6]);
+    assert!(entry.versions[&5].is_ready());
     held.remember(Path::new("a/3"), "it is worse");
     let mut open = configured();
     open.adopt_versions(folders(&[1, 2, 3]), &held);
