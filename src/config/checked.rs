@@ -274,6 +274,7 @@ impl Check {
             warm_up: each.warm_up(),
             warm_up_iterations: each.warm_up_iterations(),
             log: log(each),
+            receipts: each.receipts(),
             max_concurrent_requests: each.max_concurrent_requests,
             batching: self.batching(batching),
             batching_file: false,

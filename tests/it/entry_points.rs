@@ -9,8 +9,11 @@ use prost::Message;
 use serde_json::json;
 use tensorserve::config::{ModelSettings, MultiModelConfig, VertexConfig};
 use tensorserve_auth::Permission;
+use tensorserve_proto::inference::infer_parameter::ParameterChoice;
 use tensorserve_proto::inference::model_infer_request::InferInputTensor;
-use tensorserve_proto::inference::{InferTensorContents, ModelInferRequest};
+use tensorserve_proto::inference::{
+    InferTensorContents, ModelInferRequest, ModelStreamInferResponse,
+};
 use tensorserve_proto::serving::input::Kind;
 use tensorserve_proto::serving::{
     ClassificationRequest, ExampleList, InferenceTask, Input, ModelSpec, MultiInferenceRequest,
@@ -18,6 +21,7 @@ use tensorserve_proto::serving::{
 };
 use tensorserve_proto::{Example, Form, tensor_to_proto};
 
+use crate::receipts::RECEIPT;
 use crate::support::client::{post_form, request};
 use crate::support::fake::Model;
 use crate::support::grpc::Caller;
@@ -222,7 +226,8 @@ fn serve_with(
     place
 }
 
-fn send(place: &Place, path: &str, sent: &Sent) {
+/// Sends a request. Returns the receipt of its answer, if there is one.
+fn send(place: &Place, path: &str, sent: &Sent) -> Option<String> {
     let address = place.server.address;
     match sent {
         Sent::Payload(content_type, payload) => {
@@ -230,7 +235,7 @@ fn send(place: &Place, path: &str, sent: &Sent) {
                 ("Content-Type", *content_type),
                 ("X-Amzn-SageMaker-Custom-Attributes", "tfs-model-name=m"),
             ];
-            request(address, "POST", path, &headers, payload);
+            request(address, "POST", path, &headers, payload).headers.remove(RECEIPT)
         }
         Sent::Form => {
             let fields = [
@@ -238,13 +243,21 @@ fn send(place: &Place, path: &str, sent: &Sent) {
                 ("signature_name", None, b"classify"),
                 ("image", Some("a.png"), b"bytes"),
             ];
-            post_form(address, path, &fields);
+            post_form(address, path, &fields).headers.remove(RECEIPT)
         }
         Sent::Message(message) => {
             let caller = Caller::connect(place.server.grpc_address()).expect("connects");
             // `Caller` needs a static path; the test may leak it.
             let path: &'static str = Box::leak(path.to_owned().into_boxed_str());
-            let _ = caller.call(path, message.clone());
+            let (response, metadata) = caller.call_for_metadata(path, message.clone()).ok()?;
+            if path.ends_with("ModelStreamInfer") {
+                let response = ModelStreamInferResponse::decode(&response[..]).expect("a response");
+                let parameters = response.infer_response.expect("a response").parameters;
+                let receipt = parameters.get("tensorserve_receipt")?.parameter_choice.clone()?;
+                let ParameterChoice::StringParam(receipt) = receipt else { panic!("{receipt:?}") };
+                return Some(receipt);
+            }
+            Some(metadata.get(RECEIPT)?.to_str().expect("text").to_owned())
         }
     }
 }
@@ -286,6 +299,32 @@ fn every_entry_point_is_logged_and_counted_under_its_own_name() {
         send(&place, &path, &entry.sent);
         wait_for("counted once", &path, || count(&place, &entry, "OK") == counted + 1);
         wait_for("logged once", &path, || logged(&place) == written + 1);
+    }
+}
+
+#[test]
+fn every_entry_point_gives_a_receipt() {
+    let model = Model::default();
+    let place = serve_with(&[("models/m/1", &model)], "30s", |model| {
+        model.each.receipts = Some(true);
+    });
+    for (path, entry) in entry_points(&place) {
+        let before = count(&place, &entry, "OK");
+        let receipt = send(&place, &path, &entry.sent);
+        // What an asynchronous invocation runs later would be in the way of the next request.
+        wait_for("answered", &path, || count(&place, &entry, "OK") == before + 1);
+        // Its outcome is in a file.
+        if path.ends_with("/async-invocations") {
+            assert_eq!(receipt, None, "{path}");
+            continue;
+        }
+        let receipt = receipt.unwrap_or_else(|| panic!("{path}: no receipt"));
+        let start = format!(
+            "model=\"m\", version=\"1\", signature=\"{}\", digest=sha256:",
+            entry.signature
+        );
+        assert!(receipt.starts_with(&start), "{path}: {receipt}");
+        assert_eq!(receipt.matches("=sha256:").count(), 3, "{path}: {receipt}");
     }
 }
 

@@ -92,6 +92,7 @@ mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;
 mod releases;
+mod receipts;
 mod reload;
 mod reload_settings;
 mod reload_sources;

@@ -156,6 +156,8 @@ pub struct ModelConfig {
     pub warm_up_iterations: usize,
     /// The request log.
     pub log: LogConfig,
+    /// Answers have receipts: which version made them, of which inputs and outputs.
+    pub receipts: bool,
     /// Maximum number of its requests that wait for a batch or run; `None` for no limit.
     pub max_concurrent_requests: Option<usize>,
     /// Batching.
@@ -457,6 +459,7 @@ impl Default for ModelConfig {
             warm_up: true,
             warm_up_iterations: 1,
             log: LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 64 << 20 },
+            receipts: false,
             max_concurrent_requests: None,
             batching: BatchConfig::default(),
             batching_file: false,

@@ -25,6 +25,7 @@ mod cached;
 mod inference;
 pub mod large;
 mod operate;
+mod receipts;
 mod seconds;
 mod shadow;
 mod steps;

@@ -14,5 +14,6 @@ pub mod config;
 pub mod engine;
 pub mod entry;
 pub mod metrics;
+mod receipt;
 pub mod repository;
 pub mod request_log;

@@ -96,6 +96,11 @@ impl FileStates {
         })
     }
 
+    /// The paths of all files, without directories.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.found.iter().filter(|(_, state)| !state.is_folder).map(|(path, _)| path.as_path())
+    }
+
     /// The size of all files in bytes, without directories.
     #[must_use]
     pub fn bytes(&self) -> u64 {

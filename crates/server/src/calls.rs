@@ -20,6 +20,7 @@ use super::gate::Gate;
 use super::held_call::HeldBody;
 use super::incoming::ConnectedClient;
 use super::priority;
+use super::receipt;
 use super::recorded::RecordedCall;
 use super::silent::SilentCalls;
 use super::timed_body::{Arrival, TimedBody};
@@ -235,7 +236,8 @@ where
         let arrival = self.arrival(&budget);
         let request = self.take_request(arrival);
         let answering = pin!(self.service.call(request));
-        let Ok(response) = admission::run(&budget, trace, answering).await;
+        let Ok(mut response) = admission::run(&budget, trace, answering).await;
+        receipt::add_to_response(&mut response, &budget);
         held(self.caught.within(response), budget)
     }
 }

@@ -23,7 +23,7 @@ use super::direct::ConnectionWriter;
 use super::gate::{Gate, hushed, turn_away};
 use super::recorded::RecordedRequest;
 use super::trace::Tracing;
-use super::{builtin, cors, form, held, priority};
+use super::{builtin, cors, form, held, priority, receipt};
 use crate::api::ServedApi;
 use crate::config::{Cors, ServerConfig};
 use crate::drain::ListenerActivity;
@@ -342,6 +342,7 @@ impl<'r> HttpArrival<'r> {
         let routed = RoutedRequest { head, params, body, start, identity, peer };
         let mut reply =
             group.style.render(admission::run(&budget, trace, route.answer(routed)).await);
+        receipt::add_to_reply(&mut reply, &budget);
         let gate = state.admission.gate();
         if !is_public {
             reply.more = reply.more.map(|more| gate.until_revoked(headers, more));

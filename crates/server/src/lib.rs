@@ -66,6 +66,7 @@ mod incoming;
 mod local;
 mod observed;
 mod priority;
+mod receipt;
 mod recorded;
 mod silent;
 mod timed_body;

@@ -19,6 +19,10 @@ use crate::error::{Code, Error, Result};
 use crate::memory::{AlignedVec, aligned_vec};
 use crate::priority::PriorityGrant;
 
+mod receipt;
+
+pub use self::receipt::{receipt, set_receipt};
+
 /// What a request holds from its start. Most requests never need more.
 const INITIAL: usize = 16 << 10;
 
@@ -100,6 +104,7 @@ impl MemoryBudget {
             reserved: AtomicUsize::new(0),
             deadline: OnceLock::new(),
             priority: OnceLock::new(),
+            receipt: OnceLock::new(),
             abandoned: AtomicBool::new(false),
         }))
     }
@@ -128,7 +133,7 @@ impl MemoryBudget {
     }
 }
 
-/// The memory that one request holds, its deadline and its priority. Clones share them.
+/// The memory that one request holds, its deadline, its priority and its receipt. Clones share them.
 #[derive(Clone, Debug)]
 pub struct RequestBudget(Arc<RequestAccount>);
 
@@ -142,6 +147,8 @@ struct RequestAccount {
     deadline: OnceLock<Instant>,
     /// Not set for most requests.
     priority: OnceLock<PriorityGrant>,
+    /// Set only if the answer is to have a receipt.
+    receipt: OnceLock<String>,
     abandoned: AtomicBool,
 }
 

@@ -207,6 +207,11 @@ settings! {
         #[arg(value_name = "SIZE")]
         #[default(ByteSize(64 << 20))]
         request_log_file_bytes: ByteSize,
+        /// Say with each answer, in the header x-tensorserve-receipt, which version made it: the
+        /// digest of its files, and the hashes of inputs and outputs
+        #[arg(value_name = "BOOL")]
+        #[default(false)]
+        receipts: bool,
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
@@ -105,6 +106,22 @@ impl Caller {
             client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
             let path = PathAndQuery::from_static(path);
             Ok(client.unary(request, path, Raw).await?.into_inner())
+        })
+    }
+
+    /// Sends `message` unchanged. Returns the response with its initial metadata.
+    pub fn call_for_metadata(
+        &self,
+        path: &'static str,
+        message: Vec<u8>,
+    ) -> Result<(Vec<u8>, MetadataMap), Status> {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(1 << 30);
+            client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+            let path = PathAndQuery::from_static(path);
+            let response = client.unary(Request::new(message), path, Raw).await?;
+            let (metadata, message, _) = response.into_parts();
+            Ok((message, metadata))
         })
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
+use super::receipts::{ReceiptDraft, ReceiptTensors};
 use super::shadow::{ShadowRequest, ShadowRun};
 use super::steps::{StepTimer, note_inference};
 use super::{Engine, cached, large};
@@ -249,6 +250,18 @@ impl Engine {
         T: Send + 'static,
     {
         let mut progress = InferenceProgress::default();
+        let decode = move |resolver: &mut Resolver<'_>| {
+            let (request, context) = decode(resolver)?;
+            let receipt = request.version.digest().map(|_| drafted(&request)).transpose()?;
+            Ok((request, (context, receipt)))
+        };
+        let encode = move |(context, draft): (C, Option<Box<ReceiptDraft>>), response| {
+            let Some(draft) = draft else { return encode(context, response) };
+            let receipt = receipt_of(&draft, &response)?;
+            let answer = encode(context, response)?;
+            budget::set_receipt(receipt);
+            Ok(answer)
+        };
         let passing = self.pass(call, &mut progress, decode, encode);
         let answer = AssertUnwindSafe(passing).catch_unwind().await.unwrap_or_else(|_| {
             self.metrics().panicked();
@@ -513,6 +526,23 @@ fn shadow_of(request: &InferRequest) -> Option<ShadowRequest> {
         output_filter: run.output_filter.clone(),
     };
     Some(ShadowRequest::new(shadow, request.runs.iter().map(run).collect()))
+}
+
+/// What is known for the receipt of a request.
+fn drafted(request: &InferRequest) -> Result<Box<ReceiptDraft>> {
+    let runs = request.runs.iter();
+    let inputs: SmallVec<[_; 1]> =
+        runs.map(|run| ReceiptTensors { signature: run.signature, tensors: &run.inputs }).collect();
+    let filters = request.runs.iter().map(|run| run.output_filter.clone()).collect();
+    ReceiptDraft::of(&request.version, &inputs, filters).map(Box::new)
+}
+
+fn receipt_of(draft: &ReceiptDraft, response: &InferResponse) -> Result<String> {
+    let runs = response.runs.iter();
+    let outputs: SmallVec<[_; 1]> = runs
+        .map(|run| ReceiptTensors { signature: run.signature, tensors: &run.outputs })
+        .collect();
+    draft.receipt(&response.version, &outputs)
 }
 
 /// A sampled request that has no response yet.

@@ -61,6 +61,8 @@ pub(super) struct LoadedVersion {
     handlers: OnceLock<Arc<Handlers>>,
     folder: PathBuf,
     is_warmed: bool,
+    /// The digest of its files, if its answers have receipts.
+    digest: Option<String>,
     /// Its part of the response cache, if its responses may be cached.
     cache: Option<VersionCache>,
     /// Keeps its files, if they come from a store: some are read after the load.
@@ -109,6 +111,8 @@ pub(super) struct VersionLoad<'a> {
     pub(super) threads: Option<usize>,
     pub(super) cache: Option<&'a Arc<ResponseCache>>,
     pub(super) files: &'a dyn VersionFiles,
+    /// The digest of its files, if its answers are to have receipts.
+    pub(super) digest: Option<String>,
     /// Keeps its files, if they come from a store.
     pub(super) lease: Option<FolderLease>,
 }
@@ -228,6 +232,7 @@ impl VersionLoad<'_> {
             handlers: OnceLock::new(),
             folder: self.folder.to_owned(),
             is_warmed: self.config.warm_up,
+            digest: self.digest.clone(),
             cache,
             _lease: self.lease.clone(),
         };
@@ -411,6 +416,12 @@ impl Servable {
     #[must_use]
     pub fn is_warmed(&self) -> bool {
         self.loaded.is_warmed
+    }
+
+    /// The digest of its files, if its answers have receipts.
+    #[must_use]
+    pub fn digest(&self) -> Option<&str> {
+        self.loaded.digest.as_deref()
     }
 
     /// Its batching parameters.

@@ -27,6 +27,9 @@ pub(super) type Answers =
 /// The requests of a stream that are processed at the same time.
 const AT_ONCE: usize = 16;
 
+/// The parameter of a response that has the receipt of its inference.
+const RECEIPT: &str = "tensorserve_receipt";
+
 /// How often a stream for whose next request there is no memory looks for some.
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
@@ -107,7 +110,15 @@ async fn answer(
     let call = engine.call(entry, Instant::now());
     let id = request.id.clone();
     match grpc::infer(&engine, &regions, request, call).await {
-        Ok(response) => answered(String::new(), response),
+        Ok(mut response) => {
+            // The metadata of a stream is sent before its first request arrives.
+            if let Some(receipt) = budget::receipt() {
+                let receipt = ParameterChoice::StringParam(receipt);
+                let receipt = InferParameter { parameter_choice: Some(receipt) };
+                response.parameters.insert(RECEIPT.to_owned(), receipt);
+            }
+            answered(String::new(), response)
+        }
         Err(error) => failed(&error, id),
     }
 }

@@ -13,6 +13,7 @@ use super::VersionKey;
 use super::control::ManagerEvent;
 use super::tried::TrialJob;
 use crate::config::ModelConfig;
+use crate::receipt::digest;
 use crate::repository::RepositoryShared;
 use crate::repository::files::{FilesInUse, Fingerprint};
 use crate::repository::servable::{Servable, VersionLoad};
@@ -163,6 +164,7 @@ impl LoadJob {
         let runs_own_code = platform.info.must_be_named || self.config.code.is_some();
         let found_by = (&shared.platforms, named);
         let files = FilesInUse::begin(&self.folder, self.checked, found_by, runs_own_code)?;
+        let digest = self.config.receipts.then(|| digest::of_version(&self.folder)).transpose()?;
         let load = VersionLoad {
             model: &self.key.model,
             version: self.key.version,
@@ -178,6 +180,7 @@ impl LoadJob {
             metrics: &shared.metrics,
             threads: self.threads,
             files: &*shared.files,
+            digest,
             lease,
         };
         files.end(load.run(|| drop(reports.send(ManagerEvent::Warming(self.key.clone())))))
