@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::table::columns;
+use super::comparison::{RuleArguments, table};
 use super::versions::OfflineVersions;
 use super::{print_line, print_note, print_text, warmup};
 use crate::config::environment::Environment;
 use crate::config::units::CommaSeparated;
 use clap::Args;
-use tensorserve_core::comparison::{MAX_SLOWDOWN, OutputFigures, ReleaseRules, WrittenRules};
+use tensorserve_core::comparison::{MAX_SLOWDOWN, ReleaseRules};
 use tensorserve_core::engine::{TrialReport, VersionTrial};
 use tensorserve_protocols::console::TrialView;
 use tensorserve_protocols::tfs::recorded::LoggedPrediction;
@@ -57,19 +57,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "LIST", default_value = "serve")]
     tags: CommaSeparated<String>,
 
-    /// How much values may differ, as a fraction of the largest finite magnitude in their output; 0 asks for equal bits
-    #[arg(long, value_name = "[OUTPUT=]X", help_heading = "Rules")]
-    tolerance: Vec<String>,
-    /// In which share of all rows the K largest values must be at the same places; of labels, in which share they
-    /// must be equal
-    #[arg(long, value_name = "[OUTPUT=]K:SHARE", help_heading = "Rules")]
-    top: Vec<String>,
-    /// Largest population stability index of the values of all requests
-    #[arg(long, value_name = "[OUTPUT=]X", help_heading = "Rules")]
-    max_psi: Vec<String>,
-    /// Largest Kolmogorov-Smirnov statistic of the values of all requests
-    #[arg(long, value_name = "[OUTPUT=]X", help_heading = "Rules")]
-    max_ks: Vec<String>,
+    #[command(flatten)]
+    rules: RuleArguments,
     /// How many times as long as those of the old version the runs of the new one may take, by their medians
     #[arg(long, value_name = "FACTOR", default_value_t = MAX_SLOWDOWN, help_heading = "Rules")]
     max_slowdown: f64,
@@ -124,7 +113,7 @@ fn recorded_requests(old: &Path, new: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn rules(arguments: &Arguments) -> Result<ReleaseRules> {
-    let Arguments { tolerance, top, max_psi, max_ks, max_slowdown, allow_changes, .. } = arguments;
+    let Arguments { max_slowdown, allow_changes, .. } = arguments;
     if *max_slowdown <= 0.0 || max_slowdown.is_nan() {
         return Err(Error::invalid("--max-slowdown must be above 0"));
     }
@@ -133,17 +122,12 @@ fn rules(arguments: &Arguments) -> Result<ReleaseRules> {
         allow_changes: *allow_changes,
         ..ReleaseRules::default()
     };
-    let written = WrittenRules { tolerance, top, max_psi, max_ks };
-    written.read_into(&mut rules, |name| format!("--{}", name.replace('_', "-")))?;
+    arguments.rules.read_into(&mut rules)?;
     Ok(rules)
 }
 
 fn print(report: &TrialReport) {
-    let header =
-        ["output", "requests", "equal bits", "largest difference", "same top", "PSI", "KS"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.extend(report.outputs.iter().map(|(name, figures)| row(name, figures)));
-    print_text(&columns(&rows));
+    print_text(&table(&report.outputs));
     print_line("");
     let [old, new] = report.medians;
     print_line(&format!(
@@ -173,27 +157,6 @@ fn print(report: &TrialReport) {
     }
     print_line("refused:");
     report.against.iter().for_each(|what| print_line(&format!("  {what}")));
-}
-
-/// A row of the table.
-fn row(name: &str, figures: &OutputFigures) -> Vec<String> {
-    let shift = figures.shift;
-    let share = |share: f64| format!("{:.2} %", share * 100.0);
-    let largest = match figures.largest {
-        0.0 => "0".to_owned(),
-        most if most.is_finite() => format!("{most:.2e} (request {})", figures.largest_in),
-        _ => format!("other values (request {})", figures.largest_in),
-    };
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
-    vec![
-        name.to_owned(),
-        figures.requests.to_string(),
-        figures.equal.to_string(),
-        largest,
-        figures.agreement.map_or("-".to_owned(), share),
-        number(shift.map(|shift| shift.psi)),
-        number(shift.map(|shift| shift.ks)),
-    ]
 }
 
 fn milliseconds(time: Duration) -> String {

@@ -19,6 +19,7 @@ mod arguments;
 mod auth;
 mod bench;
 mod compare;
+mod comparison;
 mod container;
 mod convert;
 mod example;
@@ -35,6 +36,7 @@ mod paths;
 mod printable;
 mod probe_host;
 mod reload;
+mod replay;
 mod sagemaker;
 mod serve;
 mod simple;
@@ -76,6 +78,9 @@ enum Commands {
     /// Run recorded requests on two versions of a model, and tell whether the new one may take the place of the old one
     #[command(after_help = compare::HELP)]
     Compare(compare::Arguments),
+    /// Send the requests of a request log to a server again, and tell which answers are other ones now
+    #[command(after_help = replay::HELP)]
+    Replay(replay::Arguments),
     /// Check whether a running server is ready; the exit status is 0 if it is
     Health(health::Arguments),
     /// Manage the users and API keys of a server
@@ -281,6 +286,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Bench(arguments)) => bench::run(&arguments, environment),
         Some(Commands::Compare(arguments)) => compare::run(&arguments, environment),
+        Some(Commands::Replay(arguments)) => replay::run(&arguments, environment),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),
         Some(Commands::Auth(command)) => auth::run(&command, environment),
         Some(Commands::Warmup(command)) => warmup::run(&command, environment),

@@ -91,12 +91,13 @@ mod probe_host;
 mod protocol_reports;
 #[cfg(feature = "python")]
 mod python_models;
-mod releases;
 mod receipts;
+mod releases;
 mod reload;
 mod reload_settings;
 mod reload_sources;
 #[cfg(all(feature = "lightgbm", feature = "sklearn"))]
+mod replay;
 mod reports;
 mod request_log;
 mod request_memory;

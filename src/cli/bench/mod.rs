@@ -34,10 +34,10 @@ use tensorserve_tensor::error::{Error, Result};
 mod child;
 mod figures;
 mod payload;
-mod replay;
+pub(super) mod replay;
 mod sequence;
 mod show;
-mod target;
+pub(super) mod target;
 mod written;
 
 pub(super) const HELP: &str = "\

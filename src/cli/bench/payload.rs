@@ -24,7 +24,7 @@ use tensorserve_tensor::{
 };
 
 /// Methods of gRPC.
-const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
+pub(super) const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// The signature of requests that name none.

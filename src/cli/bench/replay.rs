@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-use super::payload::{LoadInputs, LoadProtocol, PayloadBody, model_spec};
+use super::payload::{LoadInputs, LoadProtocol, PREDICT, PayloadBody, model_spec};
 use super::target::ModelTarget;
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{ModelSpec, PredictionLog};
@@ -93,57 +93,69 @@ fn request_of(
     protocol: LoadProtocol,
     target: &ModelTarget,
 ) -> Result<LoggedRequest> {
+    if protocol == LoadProtocol::Grpc {
+        let (path, message) = grpc_call(record, target)?;
+        return Ok(LoggedRequest { path: Some(path), body: PayloadBody::text(message) });
+    }
+    let kind = kind_of(&record);
+    let Some(LogType::PredictLog(log)) = record.log_type else {
+        let message = format!("a {kind} record can be replayed with --protocol grpc only");
+        return Err(Error::invalid(message));
+    };
+    let request = log.request.ok_or_else(|| without_request(kind))?;
+    let signature = request.model_spec.unwrap_or_default().signature_name;
+    let tensors = request.inputs.iter();
+    let tensors = tensors.map(|(alias, tensor)| Ok((alias.clone(), tensor_from_proto(tensor)?)));
+    let inputs = LoadInputs { signature, tensors: tensors.collect::<Result<_>>()? };
+    Ok(LoggedRequest { path: None, body: inputs.body(protocol, target)? })
+}
+
+fn without_request(kind: &str) -> Error {
+    Error::invalid(format!("a {kind} record without a request"))
+}
+
+/// The call of a recorded request: the path of its method, and its message, for the model and the version of `target`.
+///
+/// # Errors
+/// If the record has no request that can be sent.
+pub(in crate::cli) fn grpc_call(
+    record: PredictionLog,
+    target: &ModelTarget,
+) -> Result<(&'static str, Vec<u8>)> {
     let kind = kind_of(&record);
     let spec = model_spec(target)?;
     let named = |old: Option<ModelSpec>| {
         let signature_name = old.unwrap_or_default().signature_name;
         Some(ModelSpec { signature_name, ..spec.clone() })
     };
-    let missing = || Error::invalid(format!("a {kind} record without a request"));
-    let is_grpc = protocol == LoadProtocol::Grpc;
-    let (path, message) = match record.log_type {
+    let missing = || without_request(kind);
+    Ok(match record.log_type {
         Some(LogType::PredictLog(log)) => {
-            let request = log.request.ok_or_else(missing)?;
-            let signature = request.model_spec.unwrap_or_default().signature_name;
-            let tensors = request.inputs.iter();
-            let tensors =
-                tensors.map(|(alias, tensor)| Ok((alias.clone(), tensor_from_proto(tensor)?)));
-            let inputs = LoadInputs { signature, tensors: tensors.collect::<Result<_>>()? };
-            return Ok(LoggedRequest { path: None, body: inputs.body(protocol, target)? });
+            let mut request = log.request.ok_or_else(missing)?;
+            request.model_spec = named(request.model_spec.take());
+            (PREDICT, request.encode_to_vec())
         }
-        Some(LogType::ClassifyLog(log)) if is_grpc => {
+        Some(LogType::ClassifyLog(log)) => {
             let mut request = log.request.ok_or_else(missing)?;
             request.model_spec = named(request.model_spec.take());
             (CLASSIFY, request.encode_to_vec())
         }
-        Some(LogType::RegressLog(log)) if is_grpc => {
+        Some(LogType::RegressLog(log)) => {
             let mut request = log.request.ok_or_else(missing)?;
             request.model_spec = named(request.model_spec.take());
             (REGRESS, request.encode_to_vec())
         }
-        Some(LogType::MultiInferenceLog(log)) if is_grpc => {
+        Some(LogType::MultiInferenceLog(log)) => {
             let mut request = log.request.ok_or_else(missing)?;
             for task in &mut request.tasks {
                 task.model_spec = named(task.model_spec.take());
             }
             (MULTI_INFERENCE, request.encode_to_vec())
         }
-        Some(
-            LogType::ClassifyLog(_)
-            | LogType::RegressLog(_)
-            | LogType::MultiInferenceLog(_)
-            | LogType::SessionRunLog(_)
-            | LogType::PredictStreamedLog(_),
-        )
-        | None => {
-            let message = match is_grpc {
-                true => format!("a {kind} record cannot be replayed"),
-                false => format!("a {kind} record can be replayed with --protocol grpc only"),
-            };
-            return Err(Error::invalid(message));
+        Some(LogType::SessionRunLog(_) | LogType::PredictStreamedLog(_)) | None => {
+            return Err(Error::invalid(format!("a {kind} record cannot be replayed")));
         }
-    };
-    Ok(LoggedRequest { path: Some(path), body: PayloadBody::text(message) })
+    })
 }
 
 #[cfg(test)]

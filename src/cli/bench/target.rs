@@ -12,24 +12,24 @@ const GRPC_PORT: u16 = 8501;
 
 /// A version of a model, as a URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NamedVersion {
+pub(in crate::cli) enum NamedVersion {
     Number(String),
     Label(String),
 }
 
 /// A model of a server.
 #[derive(Clone, Debug)]
-pub(super) struct ModelTarget {
+pub(in crate::cli) struct ModelTarget {
     /// `http://HOST:PORT`, with the prefix of a proxy if there is one.
-    pub(super) server: String,
+    pub(in crate::cli) server: String,
     /// `HOST:PORT`.
-    pub(super) authority: String,
+    pub(in crate::cli) authority: String,
     /// What is before `/v1/models/` in paths.
-    pub(super) prefix: String,
-    pub(super) address: SocketAddr,
+    pub(in crate::cli) prefix: String,
+    pub(in crate::cli) address: SocketAddr,
     /// The name of the model, decoded.
-    pub(super) model: String,
-    pub(super) version: Option<NamedVersion>,
+    pub(in crate::cli) model: String,
+    pub(in crate::cli) version: Option<NamedVersion>,
 }
 
 /// What a URL says.
@@ -42,7 +42,7 @@ struct UrlParts {
 }
 
 /// Whether `target` is a URL of a server, and not a path.
-pub(super) fn is_url(target: &str) -> bool {
+pub(in crate::cli) fn is_url(target: &str) -> bool {
     target.starts_with("http://") || target.starts_with("https://")
 }
 
@@ -51,7 +51,11 @@ impl ModelTarget {
     ///
     /// # Errors
     /// If it names none, or no server.
-    pub(super) fn of(url: &str, model: Option<&str>, environment: &Environment) -> Result<Self> {
+    pub(in crate::cli) fn of(
+        url: &str,
+        model: Option<&str>,
+        environment: &Environment,
+    ) -> Result<Self> {
         let parts = parse(url)?;
         if let (Some(named), Some(wanted)) = (&parts.model, model)
             && named != wanted
@@ -73,7 +77,7 @@ impl ModelTarget {
     ///
     /// # Errors
     /// If it is none.
-    pub(super) fn grpc_address(&self, given: Option<&str>) -> Result<SocketAddr> {
+    pub(in crate::cli) fn grpc_address(&self, given: Option<&str>) -> Result<SocketAddr> {
         match given {
             Some(given)
                 if given.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) =>
@@ -86,7 +90,7 @@ impl ModelTarget {
     }
 
     /// The path of the model in TensorFlow Serving's API.
-    pub(super) fn v1_path(&self) -> String {
+    pub(in crate::cli) fn v1_path(&self) -> String {
         let version = match &self.version {
             None => String::new(),
             Some(NamedVersion::Number(number)) => format!("/versions/{number}"),
@@ -96,7 +100,7 @@ impl ModelTarget {
     }
 
     /// The path of the model in the Open Inference Protocol.
-    pub(super) fn v2_path(&self) -> String {
+    pub(in crate::cli) fn v2_path(&self) -> String {
         let version = match &self.version {
             None => String::new(),
             Some(NamedVersion::Number(name) | NamedVersion::Label(name)) => {
@@ -130,7 +134,7 @@ fn parse(url: &str) -> Result<UrlParts> {
     let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
     if url.starts_with("https:") {
         return Err(wrong(
-            "bench speaks HTTP without TLS: measure the plain port, or through a proxy on this machine",
+            "this command speaks HTTP without TLS: name the plain port, or that of a proxy on this machine",
         ));
     }
     let rest = url.strip_prefix("http://").ok_or_else(|| wrong("not a URL of a server"))?;

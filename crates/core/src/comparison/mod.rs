@@ -105,12 +105,19 @@ impl OutputStatistics {
         (self.rows > 0).then(|| self.same_top as f64 / self.rows as f64)
     }
 
-    fn add(&mut self, number: u64, old: &Tensor, new: &Tensor, rules: &OutputRules) {
+    /// Adds a request. Returns what is against its values, beside ranks and distributions, which are of all requests.
+    fn add(
+        &mut self,
+        number: u64,
+        old: &Tensor,
+        new: &Tensor,
+        rules: &OutputRules,
+    ) -> Option<String> {
         self.seen.requests += 1;
         self.dtype = Some(old.dtype());
         if old.dtype() != new.dtype() || old.shape() != new.shape() {
             self.seen.reshaped += 1;
-            return;
+            return Some(format!("{new:?} instead of {old:?}"));
         }
         let (Some(a), Some(b)) = (same::floats(old), same::floats(new)) else {
             return self.add_exact(number, old, new, rules);
@@ -121,9 +128,11 @@ impl OutputStatistics {
         self.differs(number, difference);
         let tolerance = rules.tolerance(old.dtype());
         let is_beyond = |most: f64| if most == 0.0 { !is_equal } else { difference > most };
-        self.seen.beyond += u64::from(tolerance.is_some_and(is_beyond));
+        let is_beyond = tolerance.is_some_and(is_beyond);
+        self.seen.beyond += u64::from(is_beyond);
         let lost = a.iter().zip(&b).filter(|(a, b)| a.is_finite() && !b.is_finite());
-        self.seen.no_longer_finite += lost.count() as u64;
+        let lost = lost.count() as u64;
+        self.seen.no_longer_finite += lost;
         // The only dimension of a vector is that of the examples.
         let width = match old.shape().dims() {
             [_, .., width] => usize::try_from(*width).unwrap_or(0),
@@ -137,17 +146,33 @@ impl OutputStatistics {
         }
         self.old.add(&a);
         self.new.add(&b);
+        if is_beyond {
+            return Some(match difference.is_finite() {
+                true => format!("values differ by {difference:.2e} of the largest magnitude"),
+                false => "values differ".to_owned(),
+            });
+        }
+        let is_lost = lost > 0 && rules.tolerance.is_none();
+        is_lost.then(|| format!("{lost} values are no longer finite"))
     }
 
     /// Adds what is compared to the bit.
-    fn add_exact(&mut self, number: u64, old: &Tensor, new: &Tensor, rules: &OutputRules) {
+    fn add_exact(
+        &mut self,
+        number: u64,
+        old: &Tensor,
+        new: &Tensor,
+        rules: &OutputRules,
+    ) -> Option<String> {
         let (same, all) = equal_elements(old, new);
         let is_equal = same == all;
         self.seen.equal += u64::from(is_equal);
         self.same_top += same;
         self.rows += all;
         self.differs(number, if is_equal { 0.0 } else { f64::INFINITY });
-        self.seen.beyond += u64::from(!is_equal && rules.tolerance(old.dtype()).is_some());
+        let is_beyond = !is_equal && rules.tolerance(old.dtype()).is_some();
+        self.seen.beyond += u64::from(is_beyond);
+        is_beyond.then(|| format!("{} of {all} values differ", all - same))
     }
 
     fn differs(&mut self, number: u64, difference: f64) {
@@ -264,21 +289,25 @@ impl VersionComparison {
         self.of_output.get(output).unwrap_or(&self.rules)
     }
 
-    /// Compares the outputs of the request with this number.
-    pub fn add(&mut self, number: u64, old: &NamedOutputs, new: &NamedOutputs) {
+    /// Compares the outputs of the request with this number. Returns what is against the new ones in this request alone.
+    pub fn add(&mut self, number: u64, old: &NamedOutputs, new: &NamedOutputs) -> Vec<String> {
         self.requests += 1;
+        let mut against = Vec::new();
         let find = |all: &NamedOutputs, name: &str| {
             all.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor.clone())
         };
         for (name, tensor) in old {
             let Some(other) = find(new, name) else {
                 *self.missing.entry(name.clone()).or_default() += 1;
+                against.push(format!("output {name:?} is missing"));
                 continue;
             };
             let rules = self.of_output.get(name).unwrap_or(&self.rules);
             let statistics = self.outputs.entry(name.clone()).or_default();
-            statistics.add(number, tensor, &other, rules);
+            let found = statistics.add(number, tensor, &other, rules);
+            against.extend(found.map(|what| format!("output {name:?}: {what}")));
         }
+        against
     }
 
     /// Allows as much as a version differs from itself: `noise` is the comparison of its outputs with its own of
@@ -369,6 +398,11 @@ mod tests {
         let far = matrix(&[&[2.0f32, 100.0]]);
         let pairs = [(old.clone(), near), (old.clone(), old.clone())];
         assert!(compared(OutputRules::default(), &pairs).against().is_empty());
+        let exactly = rules(|rules| rules.tolerance = Some(0.0));
+        let mut each = VersionComparison::new(exactly, BTreeMap::new());
+        let found = pairs.each_ref().map(|(old, new)| each.add(1, &named(old), &named(new)));
+        let what = "output \"y\": values differ by 5.00e-4 of the largest magnitude".to_owned();
+        assert_eq!(found, [vec![what], Vec::new()]);
         let exact = compared(rules(|rules| rules.tolerance = Some(0.0)), &pairs);
         assert!(exact.against()[0].contains("in 1 of 2 requests"), "{:?}", exact.against());
         let found = compared(OutputRules::default(), &[(old.clone(), old.clone()), (old, far)]);

@@ -36,7 +36,7 @@ mod status;
 mod stream;
 mod trial;
 
-pub use self::trial::TrialView;
+pub use self::trial::{OutputView, TrialView};
 
 /// The most bytes of a payload.
 const LARGEST_BODY: usize = 64 << 10;

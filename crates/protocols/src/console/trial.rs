@@ -37,7 +37,7 @@ pub struct TrialView {
 
 /// What an output had in common in all requests.
 #[derive(Serialize, JsonSchema)]
-struct OutputView {
+pub struct OutputView {
     /// Requests in which both versions had it.
     requests: u64,
     /// Those with equal bits.
@@ -95,7 +95,9 @@ impl TrialView {
 }
 
 impl OutputView {
-    fn new(figures: &OutputFigures) -> Self {
+    /// The figures, for JSON.
+    #[must_use]
+    pub fn new(figures: &OutputFigures) -> Self {
         OutputView {
             requests: figures.requests,
             equal: figures.equal,
