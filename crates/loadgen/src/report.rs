@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tensorserve_report::{Plot, counted, duration, escaped, facts, page};
+use tensorserve_report::{Plot, counted, duration, escaped, facts, page, table};
 
 use crate::compare::{ChangeVerdict, ComparedFigure, RunComparison};
 use crate::ramp::LoadRamp;
@@ -27,7 +27,7 @@ pub fn of_run(summary: &LoadSummary, earlier: Option<(&LoadSummary, &RunComparis
     if let Some((_, comparison)) = earlier {
         compared(&mut body, comparison);
     }
-    by_quantile(&mut body, summary, earlier.map(|(before, _)| before));
+    body.push_str(&by_quantile(summary, earlier.map(|(before, _)| before)));
     over_time(&mut body, summary);
     times(&mut body, summary);
     failures(&mut body, summary);
@@ -60,9 +60,10 @@ pub fn of_ramp(ramp: &LoadRamp) -> String {
             .filter(|note| note.starts_with("the client"))
             .take(1),
     );
-    by_rate(&mut body, ramp);
+    let knee = ramp.knee.map(|number| MarkedRate { number, name: "knee" });
+    body.push_str(&by_rate(&ramp.steps, knee));
     if let Some(step) = ramp.knee.and_then(|knee| ramp.steps.get(knee)) {
-        by_quantile(&mut body, step, None);
+        body.push_str(&by_quantile(step, None));
     }
     body.push_str("<h2>Run</h2>");
     body.push_str(&facts(&run_facts(first)));
@@ -102,28 +103,6 @@ fn notes<'n>(body: &mut String, notes: impl Iterator<Item = &'n String>) {
     }
 }
 
-/// A head of a table; the first column is of names.
-fn head(body: &mut String, names: &[&str]) {
-    body.push_str("<table><thead><tr>");
-    for (index, name) in names.iter().enumerate() {
-        let class = if index == 0 { "" } else { " class=\"n\"" };
-        let _ = write!(body, "<th{class} scope=\"col\">{name}</th>");
-    }
-    body.push_str("</tr></thead><tbody>");
-}
-
-/// A row under such a head. The values are HTML.
-fn row(body: &mut String, names: &[&str], values: &[String]) {
-    body.push_str("<tr>");
-    for (index, (name, value)) in names.iter().zip(values).enumerate() {
-        let _ = match index {
-            0 => write!(body, "<td>{value}</td>"),
-            _ => write!(body, "<td class=\"n\" data-label=\"{name}\">{value}</td>"),
-        };
-    }
-    body.push_str("</tr>");
-}
-
 fn compared(body: &mut String, comparison: &RunComparison) {
     let tolerance = comparison.tolerance * 100.0;
     let verdict = if comparison.is_worse { "Worse" } else { "Not worse" };
@@ -133,11 +112,7 @@ fn compared(body: &mut String, comparison: &RunComparison) {
          windows that are drawn again.</p>"
     );
     let names = ["", "before", "now", "change", "from", "to", "verdict"];
-    head(body, &names);
-    for figure in &comparison.figures {
-        row(body, &names, &compared_row(figure));
-    }
-    body.push_str("</tbody></table>");
+    body.push_str(&table(&names, &comparison.figures.iter().map(compared_row).collect::<Vec<_>>()));
 }
 
 fn compared_row(figure: &ComparedFigure) -> Vec<String> {
@@ -170,8 +145,9 @@ fn merged(summary: &LoadSummary) -> SparseCounts {
 }
 
 /// Latency by quantile, on an axis of nines.
-fn by_quantile(body: &mut String, summary: &LoadSummary, before: Option<&LoadSummary>) {
-    body.push_str("<h2>Latency by quantile</h2>");
+#[must_use]
+pub fn by_quantile(summary: &LoadSummary, before: Option<&LoadSummary>) -> String {
+    let mut body = "<h2>Latency by quantile</h2>".to_owned();
     let runs: Vec<SparseCounts> =
         [Some(summary), before].into_iter().flatten().map(merged).collect();
     let curve = |counts: &SparseCounts| -> Vec<(f64, f64)> {
@@ -189,7 +165,7 @@ fn by_quantile(body: &mut String, summary: &LoadSummary, before: Option<&LoadSum
     let most = curves.iter().flatten().map(|point| point.1).fold(0.0, f64::max);
     if most <= 0.0 {
         body.push_str("<p>There were too few responses for a curve.</p>");
-        return;
+        return body;
     }
     let caption = match before {
         None => "The share of requests, from the left to the right, that took no longer than this.",
@@ -210,6 +186,7 @@ fn by_quantile(body: &mut String, summary: &LoadSummary, before: Option<&LoadSum
         marks: Vec::new(),
     };
     body.push_str(&plot.html());
+    body
 }
 
 /// The number of nines that so many values can tell.
@@ -259,10 +236,10 @@ fn over_time(body: &mut String, summary: &LoadSummary) {
 fn times(body: &mut String, summary: &LoadSummary) {
     body.push_str("<h2>Times</h2>");
     let names = ["", "mean", "p50", "p90", "p99", "p99.9", "max"];
-    head(body, &names);
+    let mut rows = Vec::new();
     let mut push = |name: String, of: &LoadQuantiles| {
         let times = [of.mean, of.p50, of.p90, of.p99, of.p999, of.max].map(time);
-        row(body, &names, &[vec![name], times.to_vec()].concat());
+        rows.push([vec![name], times.to_vec()].concat());
     };
     push("latency".to_owned(), &summary.latency_ms);
     for (name, times) in &summary.server_timing_ms {
@@ -271,7 +248,7 @@ fn times(body: &mut String, summary: &LoadSummary) {
     if summary.setting.rate.is_some() {
         push("lag of the client".to_owned(), &summary.lag_ms);
     }
-    body.push_str("</tbody></table>");
+    body.push_str(&table(&names, &rows));
 }
 
 fn failures(body: &mut String, summary: &LoadSummary) {
@@ -299,10 +276,20 @@ fn failures(body: &mut String, summary: &LoadSummary) {
     body.push_str(&facts(&rows));
 }
 
-/// Latency against rate, on a logarithmic axis, with the knee.
-fn by_rate(body: &mut String, ramp: &LoadRamp) {
-    body.push_str("<h2>Latency by rate</h2>");
-    let steps = || ramp.steps.iter().filter(|step| step.latency_ms.p50 > 0.0);
+/// A run among others at other rates that is marked, such as the one of the knee.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkedRate<'n> {
+    /// Its number among the runs.
+    pub number: usize,
+    /// What it is.
+    pub name: &'n str,
+}
+
+/// Latency against rate, on a logarithmic axis, and a table of the runs.
+#[must_use]
+pub fn by_rate(runs: &[LoadSummary], marked: Option<MarkedRate<'_>>) -> String {
+    let mut body = "<h2>Latency by rate</h2>".to_owned();
+    let steps = || runs.iter().filter(|step| step.latency_ms.p50 > 0.0);
     let rate = |step: &LoadSummary| step.setting.rate.unwrap_or_default();
     let widest = steps().map(rate).fold(0.0, f64::max);
     let least = steps().map(|step| step.latency_ms.p50).fold(f64::INFINITY, f64::min);
@@ -312,12 +299,12 @@ fn by_rate(body: &mut String, ramp: &LoadRamp) {
         let curve = |of: fn(&LoadQuantiles) -> f64| {
             steps().map(|step| (rate(step) / widest, height(of(&step.latency_ms)))).collect()
         };
-        let knee = ramp.knee_rate();
+        let mark = marked.and_then(|mark| Some((rate(runs.get(mark.number)?), mark.name)));
         let plot = Plot {
             caption: format!(
                 "The 99th percentile and, dashed, the median at each rate, on a logarithmic axis.{}",
-                knee.map_or(String::new(), |knee| format!(
-                    " The upright line is the knee, {knee:.0} requests/s."
+                mark.map_or(String::new(), |(rate, name)| format!(
+                    " The upright line is the {name}, {rate:.0} requests/s."
                 ))
             ),
             label: format!(
@@ -332,30 +319,36 @@ fn by_rate(body: &mut String, ramp: &LoadRamp) {
                 format!("{widest:.0} requests/s"),
             ],
             curves: vec![curve(|latency| latency.p99), curve(|latency| latency.p50)],
-            marks: knee.map(|knee| knee / widest).into_iter().collect(),
+            marks: mark.map(|(rate, _)| rate / widest).into_iter().collect(),
         };
         body.push_str(&plot.html());
     }
+    body.push_str(&rates(runs, marked));
+    body
+}
+
+fn rates(runs: &[LoadSummary], marked: Option<MarkedRate<'_>>) -> String {
     let names = ["requests/s", "answered", "p50", "p99", "p99.9", "failed", "never sent"];
-    head(body, &names);
-    for (number, step) in ramp.steps.iter().enumerate() {
+    let row = |(number, step): (usize, &LoadSummary)| {
         let latency = &step.latency_ms;
-        let knee = if ramp.knee == Some(number) { " (knee)" } else { "" };
-        let values = [
-            format!("{:.1}{knee}", rate(step)),
+        let mark = marked.filter(|mark| mark.number == number);
+        let mark = mark.map_or(String::new(), |mark| format!(" ({})", mark.name));
+        vec![
+            format!("{:.1}{mark}", step.setting.rate.unwrap_or_default()),
             format!("{:.1}", step.requests_per_second),
             time(latency.p50),
             time(latency.p99),
             time(latency.p999),
             step.failed.to_string(),
             step.unsent.to_string(),
-        ];
-        row(body, &names, &values);
-    }
-    body.push_str("</tbody></table>");
+        ]
+    };
+    table(&names, &runs.iter().enumerate().map(row).collect::<Vec<_>>())
 }
 
-fn run_facts(summary: &LoadSummary) -> Vec<(String, String)> {
+/// What was run, and what it has cost.
+#[must_use]
+pub fn run_facts(summary: &LoadSummary) -> Vec<(String, String)> {
     let setting = &summary.setting;
     let mut facts = vec![
         ("target", setting.target.clone()),

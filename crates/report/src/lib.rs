@@ -57,6 +57,29 @@ pub fn facts(facts: &[(String, String)]) -> String {
     table
 }
 
+/// A table with a head; the first column is of names, the others are of numbers. All texts are HTML.
+#[must_use]
+pub fn table(names: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = "<table><thead><tr>".to_owned();
+    for (index, name) in names.iter().enumerate() {
+        let class = if index == 0 { "" } else { " class=\"n\"" };
+        let _ = write!(table, "<th{class} scope=\"col\">{name}</th>");
+    }
+    table.push_str("</tr></thead><tbody>");
+    for row in rows {
+        table.push_str("<tr>");
+        for (index, (name, value)) in names.iter().zip(row).enumerate() {
+            let _ = match index {
+                0 => write!(table, "<td>{value}</td>"),
+                _ => write!(table, "<td class=\"n\" data-label=\"{name}\">{value}</td>"),
+            };
+        }
+        table.push_str("</tr>");
+    }
+    table.push_str("</tbody></table>");
+    table
+}
+
 /// Curves in a frame. All texts are HTML.
 #[derive(Clone, Debug, Default)]
 pub struct Plot {
@@ -191,6 +214,17 @@ mod tests {
         );
         assert!(page.contains("<td>&lt;i&gt;</td><td>&quot;x&quot;</td>"), "{page}");
         assert!(!page.contains("<script") && !page.contains("http"), "{page}");
+    }
+
+    #[test]
+    fn a_table_names_its_columns_in_each_row() {
+        let table = table(&["what", "count"], &[vec!["a".to_owned(), "1".to_owned()]]);
+        for part in [
+            "<th scope=\"col\">what</th><th class=\"n\" scope=\"col\">count</th>",
+            "<tr><td>a</td><td class=\"n\" data-label=\"count\">1</td></tr>",
+        ] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
     }
 
     #[test]
