@@ -43,6 +43,7 @@ mod simple;
 mod table;
 #[cfg(feature = "transform")]
 mod transform;
+mod tune;
 mod versions;
 mod warmup;
 
@@ -75,6 +76,9 @@ enum Commands {
     /// Measure a model of a server under load: latencies, rates, and what limits them
     #[command(after_help = bench::HELP)]
     Bench(Box<bench::Arguments>),
+    /// Find the settings with which a model keeps a latency at the highest rate, and how many replicas a rate takes
+    #[command(after_help = tune::HELP)]
+    Tune(Box<tune::Arguments>),
     /// Run recorded requests on two versions of a model, and tell whether the new one may take the place of the old one
     #[command(after_help = compare::HELP)]
     Compare(compare::Arguments),
@@ -285,6 +289,7 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
         #[cfg(feature = "transform")]
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Bench(arguments)) => bench::run(&arguments, environment),
+        Some(Commands::Tune(arguments)) => tune::run(&arguments, environment),
         Some(Commands::Compare(arguments)) => compare::run(&arguments, environment),
         Some(Commands::Replay(arguments)) => replay::run(&arguments, environment),
         Some(Commands::Health(arguments)) => health::run(&arguments, environment),

@@ -52,6 +52,12 @@ impl Environment {
         self.variables.get(name)?.to_str()
     }
 
+    /// Whether a variable is set, to whatever value.
+    #[must_use]
+    pub fn is_set(&self, name: &str) -> bool {
+        self.variables.contains_key(name)
+    }
+
     /// This environment with the variable `name`.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {

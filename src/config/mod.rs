@@ -68,6 +68,7 @@ pub use self::observation::{ObservationConfig, TracesConfig};
 pub(crate) use self::platforms::runner_platform;
 pub use self::platforms::{PLATFORMS, left_out, platform};
 pub use self::settings::{ModelSettings, Settings};
+pub(crate) use self::written::variable;
 pub use self::written::{Mistakes, Origins, Reading, SettingOrigin, unknown_name};
 
 /// Everything the server runs on, checked.

@@ -15,7 +15,7 @@ pub(super) const PREFIX: &str = "TENSORSERVE_";
 
 /// The environment variable of a setting.
 #[must_use]
-pub(super) fn variable(setting: &str) -> String {
+pub(crate) fn variable(setting: &str) -> String {
     format!("{PREFIX}{}", setting.replace('-', "_").to_ascii_uppercase())
 }
 

@@ -141,6 +141,7 @@ mod transform_header;
 mod transform_names;
 mod transform_state;
 mod transform_words;
+mod tune;
 #[cfg(all(
     feature = "catboost",
     feature = "h2o",

@@ -12,25 +12,26 @@ use tensorserve_tensor::error::{Error, Result};
 const STOP: Duration = Duration::from_secs(5);
 
 /// A server of this program on free ports of this machine, which ends when it is dropped.
-pub(super) struct ServerChild {
+pub(in crate::cli) struct ServerChild {
     child: Child,
     /// `http://HOST:PORT`.
-    pub(super) url: String,
+    pub(in crate::cli) url: String,
     /// The address of its gRPC port.
-    pub(super) grpc: Option<String>,
+    pub(in crate::cli) grpc: Option<String>,
 }
 
 impl ServerChild {
-    /// Serves what is at `path`, with the settings of the environment, and waits until it is ready.
+    /// Serves what is at `path`, with the settings of the environment and these variables, and waits until it is ready.
     ///
     /// # Errors
     /// If it does not become ready; it has said why on stderr.
-    pub(super) fn start(path: &str) -> Result<Self> {
+    pub(in crate::cli) fn start(path: &str, variables: &[(String, String)]) -> Result<Self> {
         let failed = |e| Error::internal("a server could not be started").with_source(e);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "0"]);
         // The pipe is closed when this process ends, however it ends, and the server stops with it.
         command.args(["--stop-with-stdin", "true", "--log-level", "warn"]).arg(path);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // Ctrl-C ends the run, whose last requests the server still answers.
         command.process_group(0);
@@ -69,8 +70,14 @@ impl ServerChild {
         }
     }
 
+    /// How its process has ended, if it has.
+    pub(in crate::cli) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("the server ended ({status})"))
+    }
+
     /// The id of its process.
-    pub(super) fn id(&self) -> u32 {
+    pub(in crate::cli) fn id(&self) -> u32 {
         self.child.id()
     }
 }

@@ -7,11 +7,11 @@ use super::target::ModelTarget;
 use crate::config::environment::Environment;
 
 /// A server under load.
-pub(super) struct WatchedServer<'s> {
-    pub(super) target: &'s ModelTarget,
+pub(in crate::cli) struct WatchedServer<'s> {
+    pub(in crate::cli) target: &'s ModelTarget,
     /// Its process, if bench has started it.
-    pub(super) process: Option<u32>,
-    pub(super) environment: &'s Environment,
+    pub(in crate::cli) process: Option<u32>,
+    pub(in crate::cli) environment: &'s Environment,
 }
 
 /// Rows and batches that a model has run.
@@ -21,26 +21,72 @@ pub(super) struct BatchSums {
     batches: f64,
 }
 
+/// Histograms of the server, by which it is scaled, too.
+pub(in crate::cli) const REQUEST_SECONDS: &str = "tensorserve_request_duration_seconds";
+pub(in crate::cli) const QUEUE_SECONDS: &str = "tensorserve_queue_duration_seconds";
+
+/// Requests that a server has answered, and the time that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in crate::cli) struct RequestSums {
+    seconds: f64,
+    count: f64,
+    queue_seconds: f64,
+}
+
+impl RequestSums {
+    /// The mean time of a request, and that in a queue, in seconds, since an earlier reading.
+    pub(in crate::cli) fn means_since(self, before: RequestSums) -> Option<(f64, f64)> {
+        let count = self.count - before.count;
+        let mean = |now: f64, then: f64| (now - then) / count;
+        (count > 0.0).then(|| {
+            (mean(self.seconds, before.seconds), mean(self.queue_seconds, before.queue_seconds))
+        })
+    }
+}
+
 impl WatchedServer<'_> {
     /// The batches of the model so far; `None` if the server does not tell.
     pub(super) fn batches(&self) -> Option<BatchSums> {
-        let url = format!("{}/metrics", self.target.server);
-        let (status, text) = http_client::get(&url, self.environment).ok()?;
-        if status != 200 {
-            return None;
-        }
+        let text = self.metrics()?;
         Some(BatchSums {
             rows: sum(&text, "tensorserve_batch_rows_sum", &self.target.model)?,
             batches: sum(&text, "tensorserve_batch_rows_count", &self.target.model)?,
         })
     }
+
+    /// All requests so far, as autoscalers count them; `None` if the server does not tell.
+    pub(in crate::cli) fn requests(&self) -> Option<RequestSums> {
+        let text = self.metrics()?;
+        let of = |metric: &str| sum_of_all(&text, metric);
+        Some(RequestSums {
+            seconds: of(&format!("{REQUEST_SECONDS}_sum"))?,
+            count: of(&format!("{REQUEST_SECONDS}_count"))?,
+            // Requests that run at once are in no queue.
+            queue_seconds: of(&format!("{QUEUE_SECONDS}_sum")).unwrap_or(0.0),
+        })
+    }
+
+    fn metrics(&self) -> Option<String> {
+        let url = format!("{}/metrics", self.target.server);
+        let (status, text) = http_client::get(&url, self.environment).ok()?;
+        (status == 200).then_some(text)
+    }
 }
 
 /// The sum of a metric over the versions and signatures of a model; `None` without any.
 fn sum(text: &str, metric: &str, model: &str) -> Option<f64> {
-    let start = format!("{metric}{{");
     let label = format!("model=\"{model}\"");
-    let lines = text.lines().filter(|line| line.starts_with(&start) && line.contains(&label));
+    sum_where(text, metric, |line| line.contains(&label))
+}
+
+/// The sum of a metric over all its series; `None` without any.
+fn sum_of_all(text: &str, metric: &str) -> Option<f64> {
+    sum_where(text, metric, |_| true)
+}
+
+fn sum_where(text: &str, metric: &str, is_meant: impl Fn(&str) -> bool) -> Option<f64> {
+    let start = format!("{metric}{{");
+    let lines = text.lines().filter(|line| line.starts_with(&start) && is_meant(line));
     let values: Vec<f64> = lines.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
     (!values.is_empty()).then(|| values.iter().sum())
 }
@@ -110,6 +156,18 @@ mod tests {
         assert_eq!(rows_per_batch(None, at(9.0, 3.0)), Some(3.0));
         assert_eq!(rows_per_batch(at(9.0, 3.0), at(9.0, 3.0)), None);
         assert_eq!(rows_per_batch(at(9.0, 3.0), None), None);
+    }
+
+    #[test]
+    fn requests_of_all_models_are_counted() {
+        let text = "tensorserve_request_duration_seconds_sum{model=\"\",code=\"OK\"} 3.0\n\
+            tensorserve_request_duration_seconds_sum{model=\"m\",code=\"OK\"} 2.0\n";
+        assert_eq!(sum_of_all(text, "tensorserve_request_duration_seconds_sum"), Some(5.0));
+        assert_eq!(sum_of_all(text, "tensorserve_queue_duration_seconds_sum"), None);
+        let before = RequestSums { seconds: 1.0, count: 10.0, queue_seconds: 0.0 };
+        let after = RequestSums { seconds: 2.0, count: 30.0, queue_seconds: 0.5 };
+        assert_eq!(after.means_since(before), Some((0.05, 0.025)));
+        assert_eq!(after.means_since(after), None);
     }
 
     #[test]

@@ -14,11 +14,12 @@ use clap::{Args, ValueEnum};
 
 use self::child::ServerChild;
 use self::figures::{CpuUse, WatchedServer, rows_per_batch};
+pub(in crate::cli) use self::payload::DEFAULT_SIGNATURE;
 use self::payload::LoadProtocol;
 use self::sequence::ComparedRun;
 use self::show::LiveView;
 use self::target::ModelTarget;
-use self::written::WrittenLoad;
+use self::written::{LoadSource, WrittenLoad};
 use super::interrupt::stop_on_signals;
 use super::print_line;
 use crate::config::environment::Environment;
@@ -26,19 +27,20 @@ use crate::config::units::HumanDuration;
 use tensorserve_loadgen::compare::RunComparison;
 use tensorserve_loadgen::plan::{Arrivals, LoadPlan, WireKind};
 use tensorserve_loadgen::ramp::{self, LoadRamp};
+use tensorserve_loadgen::report;
 use tensorserve_loadgen::results::RunEnd;
+use tensorserve_loadgen::run::{self, LiveWindow};
 use tensorserve_loadgen::summary::{LoadSetting, LoadSummary};
-use tensorserve_loadgen::{report, run};
 use tensorserve_tensor::error::{Error, Result};
 
-mod child;
-mod figures;
+pub(in crate::cli) mod child;
+pub(in crate::cli) mod figures;
 mod payload;
-pub(super) mod replay;
-mod sequence;
-mod show;
-pub(super) mod target;
-mod written;
+pub(in crate::cli) mod replay;
+pub(in crate::cli) mod sequence;
+pub(in crate::cli) mod show;
+pub(in crate::cli) mod target;
+pub(in crate::cli) mod written;
 
 pub(super) const HELP: &str = "\
 Without --rate the loop is closed: each connection sends, waits for the response, and sends again. With --rate it is \
@@ -58,7 +60,7 @@ Examples:
 
 /// Connections of a closed loop, and of an open one, where they are only used as far as they are needed.
 const CLOSED_CONNECTIONS: usize = 16;
-const OPEN_CONNECTIONS: usize = 128;
+pub(in crate::cli) const OPEN_CONNECTIONS: usize = 128;
 
 /// What is measured, and what is not counted before.
 const DURATION: Duration = Duration::from_secs(10);
@@ -69,6 +71,49 @@ const WARM_UP: Duration = Duration::from_secs(1);
 enum ArrivalKind {
     Poisson,
     Fixed,
+}
+
+/// The requests that are sent, as all commands with a load take them.
+#[derive(Args)]
+pub(in crate::cli) struct PayloadArguments {
+    /// What is sent
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PROTOCOL",
+        default_value = "v1",
+        help_heading = "Requests"
+    )]
+    pub(in crate::cli) protocol: LoadProtocol,
+    /// Body of the requests: text, or @FILE; may be repeated, and bodies then take turns [default: made from the
+    /// signature, as `tensorserve inspect` shows it]
+    #[arg(long, value_name = "BODY", help_heading = "Requests")]
+    data: Vec<String>,
+    /// Signature of the model that the bodies are made for [default: serving_default]
+    #[arg(long, value_name = "NAME", help_heading = "Requests", conflicts_with = "data")]
+    pub(in crate::cli) signature: Option<String>,
+    /// Rows of the bodies that are made [default: as in the example of `tensorserve inspect`]
+    #[arg(long, value_name = "N", help_heading = "Requests", conflicts_with = "data")]
+    rows: Option<usize>,
+    /// Media type of the bodies that are given [default: that of the protocol]
+    #[arg(long, value_name = "TYPE", help_heading = "Requests", requires = "data")]
+    content_type: Option<String>,
+    /// A header of the requests, such as 'X-Request-Priority: low'; may be repeated
+    #[arg(long, value_name = "NAME: VALUE", help_heading = "Requests")]
+    header: Vec<String>,
+}
+
+impl PayloadArguments {
+    /// Refuses options that would have no effect.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub(in crate::cli) fn check(&self) -> Result<()> {
+        match self.content_type.is_some() && self.protocol.wire() == WireKind::Grpc {
+            true => Err(Error::invalid("--content-type: calls of gRPC have their own")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Options of `bench`.
@@ -82,22 +127,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 
-    /// What is sent
-    #[arg(
-        long,
-        value_enum,
-        value_name = "PROTOCOL",
-        default_value = "v1",
-        help_heading = "Requests"
-    )]
-    protocol: LoadProtocol,
+    #[command(flatten)]
+    payload: PayloadArguments,
     /// Address of gRPC calls, where a URL is given [default: port 8501 of its host]
     #[arg(long, value_name = "HOST:PORT", help_heading = "Requests")]
     grpc: Option<String>,
-    /// Body of the requests: text, or @FILE; may be repeated, and bodies then take turns [default: made from the
-    /// signature, as `tensorserve inspect` shows it]
-    #[arg(long, value_name = "BODY", help_heading = "Requests")]
-    data: Vec<String>,
     /// Send the predict requests in this file of a request log (`request_log`), with their spacing; may be
     /// repeated. With --protocol grpc also those of the other methods
     #[arg(long, value_name = "FILE", help_heading = "Requests",
@@ -112,18 +146,6 @@ pub(super) struct Arguments {
         requires = "replay"
     )]
     speed: f64,
-    /// Signature of the model that the bodies are made for [default: serving_default]
-    #[arg(long, value_name = "NAME", help_heading = "Requests", conflicts_with = "data")]
-    signature: Option<String>,
-    /// Rows of the bodies that are made [default: as in the example of `tensorserve inspect`]
-    #[arg(long, value_name = "N", help_heading = "Requests", conflicts_with = "data")]
-    rows: Option<usize>,
-    /// Media type of the bodies that are given [default: that of the protocol]
-    #[arg(long, value_name = "TYPE", help_heading = "Requests", requires = "data")]
-    content_type: Option<String>,
-    /// A header of the requests, such as 'X-Request-Priority: low'; may be repeated
-    #[arg(long, value_name = "NAME: VALUE", help_heading = "Requests")]
-    header: Vec<String>,
     /// Do not ask the server for its times (X-Server-Timing)
     #[arg(long, help_heading = "Requests")]
     no_server_timing: bool,
@@ -185,16 +207,23 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     // Stopped when it is dropped.
     let child = match target::is_url(&arguments.target) {
         true => None,
-        false => Some(ServerChild::start(&arguments.target)?),
+        false => Some(ServerChild::start(&arguments.target, &[])?),
     };
     let url = child.as_ref().map_or(arguments.target.as_str(), |child| child.url.as_str());
     let mut target = ModelTarget::of(url, arguments.model.as_deref(), environment)?;
-    if arguments.protocol.wire() == WireKind::Grpc {
+    if arguments.payload.protocol.wire() == WireKind::Grpc {
         let started = child.as_ref().and_then(|child| child.grpc.as_deref());
         target.address = target.grpc_address(arguments.grpc.as_deref().or(started))?;
     }
     let target = target;
-    let written = WrittenLoad::of(arguments, &target, environment)?;
+    let source = LoadSource {
+        payload: &arguments.payload,
+        logs: &arguments.replay,
+        speed: arguments.speed,
+        is_timed: !arguments.no_server_timing,
+        place: &arguments.target,
+    };
+    let written = WrittenLoad::of(&source, &target, environment)?;
     let plan = plan(arguments, &target, &written);
     plan.check()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -217,7 +246,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
 
 /// Refuses options that would have no effect.
 fn check(arguments: &Arguments) -> Result<()> {
-    let is_grpc = arguments.protocol.wire() == WireKind::Grpc;
+    let is_grpc = arguments.payload.protocol.wire() == WireKind::Grpc;
     let is_path = !target::is_url(&arguments.target);
     let is_closed = arguments.rate.is_none() && arguments.ramp.is_none();
     let refused = [
@@ -227,26 +256,25 @@ fn check(arguments: &Arguments) -> Result<()> {
             "--grpc: a server that is started has a port of its own",
         ),
         (
-            arguments.content_type.is_some() && is_grpc,
-            "--content-type: calls of gRPC have their own",
-        ),
-        (
             arguments.arrivals.is_some() && is_closed,
             "--arrivals: requests are due with --rate or --ramp only",
         ),
     ];
     match refused.into_iter().find(|(is_refused, _)| *is_refused) {
         Some((_, why)) => Err(Error::invalid(why)),
-        None => Ok(()),
+        None => arguments.payload.check(),
     }
 }
 
 /// What stays the same in all runs.
-struct Bench<'b> {
-    server: WatchedServer<'b>,
-    place: String,
-    words: String,
-    stop: &'b AtomicBool,
+pub(in crate::cli) struct Bench<'b> {
+    pub(in crate::cli) server: WatchedServer<'b>,
+    /// What is measured, in words.
+    pub(in crate::cli) place: String,
+    /// What is sent, in words.
+    pub(in crate::cli) words: String,
+    /// Ends runs, once it is set.
+    pub(in crate::cli) stop: &'b AtomicBool,
 }
 
 fn run_once(
@@ -317,7 +345,7 @@ fn is_useful(summary: &LoadSummary) -> bool {
 }
 
 /// What is measured, in words.
-fn place(written: &str, target: &ModelTarget) -> String {
+pub(in crate::cli) fn place(written: &str, target: &ModelTarget) -> String {
     match target::is_url(written) {
         true => format!("{} on {}", target.model, target.server),
         false => format!("{} of {written}", target.model),
@@ -327,13 +355,25 @@ fn place(written: &str, target: &ModelTarget) -> String {
 impl Bench<'_> {
     /// Runs a plan, with the figures of the server beside those of the client.
     fn measure(&self, plan: &LoadPlan) -> Result<LoadSummary> {
+        self.measure_while(plan, &mut |_| true)
+    }
+
+    /// Runs a plan for as long as `goes_on` agrees, which is asked after each window.
+    ///
+    /// # Errors
+    /// If the server cannot be connected to.
+    pub(in crate::cli) fn measure_while(
+        &self,
+        plan: &LoadPlan,
+        goes_on: &mut dyn FnMut(LiveWindow<'_>) -> bool,
+    ) -> Result<LoadSummary> {
         let batches = self.server.batches();
         let mut cpu = CpuUse::default();
         let view = LiveView::new(plan);
         let results = run::run(plan, &mut |window| {
             cpu.add(self.server.process, window.window.counts.answered());
             view.show(window);
-            !self.stop.load(Relaxed)
+            goes_on(window) && !self.stop.load(Relaxed)
         });
         view.clear();
         let setting = LoadSetting::of(plan, self.place.clone(), self.words.clone());
@@ -342,6 +382,11 @@ impl Bench<'_> {
         summary.server.rows_per_batch = rows_per_batch(batches, self.server.batches());
         Ok(summary)
     }
+}
+
+/// Threads of the client: one for every four cores.
+pub(in crate::cli) fn default_threads() -> usize {
+    (thread::available_parallelism().map_or(1, std::num::NonZero::get) / 4).max(1)
 }
 
 fn arrivals_of(arguments: &Arguments, rate: f64) -> Arrivals {
@@ -363,14 +408,13 @@ fn plan(arguments: &Arguments, target: &ModelTarget, written: &WrittenLoad) -> L
     let of_log = last.map(|last| Duration::from_nanos(last) + Duration::from_millis(1));
     let warm_up = if of_log.is_some() { Duration::ZERO } else { WARM_UP };
     let connections = if is_open { OPEN_CONNECTIONS } else { CLOSED_CONNECTIONS };
-    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     LoadPlan {
         address: target.address,
-        wire: arguments.protocol.wire(),
+        wire: arguments.payload.protocol.wire(),
         requests: Arc::clone(&written.requests),
         arrivals,
         connections: arguments.connections.unwrap_or(connections),
-        threads: arguments.threads.unwrap_or((cores / 4).max(1)),
+        threads: arguments.threads.unwrap_or_else(default_threads),
         warm_up: arguments.warm_up.map_or(warm_up, |warm_up| warm_up.0),
         duration: arguments.duration.map_or(of_log.unwrap_or(DURATION), |duration| duration.0),
         timeout: arguments.timeout.0,

@@ -28,14 +28,14 @@ pub(super) const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict"
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// The signature of requests that name none.
-pub(super) const DEFAULT_SIGNATURE: &str = "serving_default";
+pub(in crate::cli) const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// The largest array of NumPy that is made.
 const LARGEST: usize = 1 << 30;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum LoadProtocol {
+pub(in crate::cli) enum LoadProtocol {
     /// TensorFlow Serving's JSON: POST /v1/models/M:predict
     V1,
     /// An array of NumPy for the only input: POST /v1/models/M:predict
@@ -85,7 +85,7 @@ impl LoadProtocol {
     }
 
     /// How requests go over a connection.
-    pub(super) fn wire(self) -> WireKind {
+    pub(in crate::cli) fn wire(self) -> WireKind {
         match self {
             LoadProtocol::Grpc | LoadProtocol::V2Grpc => WireKind::Grpc,
             LoadProtocol::V1

@@ -47,7 +47,7 @@ pub(super) fn read(path: &Path) -> Result<LoadSummary> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+pub(in crate::cli) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|e| {
         let message = format!("{} cannot be written: {e}", path.display());
         Error::new(Code::of_io(&e), message).with_source(e)

@@ -159,7 +159,7 @@ fn quantiles(summary: &LoadSummary) -> Vec<Vec<String>> {
 }
 
 /// A failure on one line.
-pub(super) fn failure_text(failure: &FailureSample) -> String {
+pub(in crate::cli) fn failure_text(failure: &FailureSample) -> String {
     let mut text: String = failure.text.chars().take(SHOWN).collect();
     if text.len() < failure.text.len() {
         text.push('…');

@@ -1,10 +1,11 @@
 //! The requests as they are sent: with bodies that are given, made from the signature, or taken from a log.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::{http_client, inspect::DescribedModel};
-use super::Arguments;
+use super::PayloadArguments;
 use super::payload::{DEFAULT_SIGNATURE, PayloadBody, made};
 use super::replay::{LoggedRequest, Replay};
 use super::target::ModelTarget;
@@ -13,13 +14,25 @@ use tensorserve_loadgen::plan::{WireKind, WireRequest};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Code, Error, Result};
 
+/// Where requests come from.
+pub(in crate::cli) struct LoadSource<'s> {
+    pub(in crate::cli) payload: &'s PayloadArguments,
+    /// Logs whose requests are sent in place of others, if there are any, and how many times as fast.
+    pub(in crate::cli) logs: &'s [PathBuf],
+    pub(in crate::cli) speed: f64,
+    /// The server is asked for its times.
+    pub(in crate::cli) is_timed: bool,
+    /// The model, as the user has written it.
+    pub(in crate::cli) place: &'s str,
+}
+
 /// Requests as they are sent.
-pub(super) struct WrittenLoad {
-    pub(super) requests: Arc<Vec<WireRequest>>,
+pub(in crate::cli) struct WrittenLoad {
+    pub(in crate::cli) requests: Arc<Vec<WireRequest>>,
     /// When they are due, in nanoseconds, if they are those of a log.
     pub(super) times: Option<Vec<u64>>,
     /// What they are.
-    pub(super) words: String,
+    pub(in crate::cli) words: String,
 }
 
 impl WrittenLoad {
@@ -27,28 +40,29 @@ impl WrittenLoad {
     ///
     /// # Errors
     /// If a file cannot be read, or no body can be made.
-    pub(super) fn of(
-        arguments: &Arguments,
+    pub(in crate::cli) fn of(
+        source: &LoadSource<'_>,
         target: &ModelTarget,
         environment: &Environment,
     ) -> Result<Self> {
+        let arguments = source.payload;
         let protocol = arguments.protocol;
-        let headers = headers(arguments, target, environment)?;
+        let headers = headers(source, target, environment)?;
         let mut times = None;
-        let (requests, what) = if !arguments.replay.is_empty() {
-            let replay = Replay::read(&arguments.replay, protocol, target, arguments.speed)?;
+        let (requests, what) = if !source.logs.is_empty() {
+            let replay = Replay::read(source.logs, protocol, target, source.speed)?;
             times = Some(replay.times);
             let count = replay.requests.len();
             (
                 replay.requests,
-                format!("{count} requests of a log at {} times their speed", arguments.speed),
+                format!("{count} requests of a log at {} times their speed", source.speed),
             )
         } else if arguments.data.is_empty() {
             let rows = arguments.rows;
             if rows.is_some_and(|rows| !(1..=1 << 20).contains(&rows)) {
                 return Err(Error::invalid("--rows must be from 1 to 1048576"));
             }
-            let signature = signature(arguments, target, environment)?;
+            let signature = signature(source, target, environment)?;
             let body = made(protocol, target, &signature, rows)?;
             let what = format!("a body of {} bytes for {}", body.bytes.len(), signature.name);
             (vec![LoggedRequest { path: None, body }], what)
@@ -84,21 +98,21 @@ fn given(data: &str) -> Result<PayloadBody> {
 
 /// The headers of all requests, besides those that their wire needs.
 fn headers(
-    arguments: &Arguments,
+    source: &LoadSource<'_>,
     target: &ModelTarget,
     environment: &Environment,
 ) -> Result<Vec<(String, String)>> {
     let mut headers: Vec<(String, String)> = Vec::new();
-    for (name, value) in arguments.protocol.headers(target)? {
+    for (name, value) in source.payload.protocol.headers(target)? {
         headers.push((name.to_owned(), value));
     }
-    if !arguments.no_server_timing {
+    if source.is_timed {
         headers.push(("X-Server-Timing".to_owned(), "1".to_owned()));
     }
     if let Some(authorization) = http_client::authorization(environment) {
         headers.push(("Authorization".to_owned(), authorization));
     }
-    for header in &arguments.header {
+    for header in &source.payload.header {
         let wrong = || Error::invalid(format!("--header: {header:?} is not NAME: VALUE"));
         let (name, value) = header.split_once(':').ok_or_else(wrong)?;
         let (name, value) = (name.trim(), value.trim());
@@ -118,7 +132,7 @@ fn headers(
 
 /// A request as it is sent.
 fn request(
-    arguments: &Arguments,
+    arguments: &PayloadArguments,
     target: &ModelTarget,
     headers: &[(String, String)],
     request: &LoggedRequest,
@@ -149,13 +163,13 @@ fn request(
 
 /// The signature that the arguments name, or the one that servers choose without a name.
 fn signature(
-    arguments: &Arguments,
+    source: &LoadSource<'_>,
     target: &ModelTarget,
     environment: &Environment,
 ) -> Result<Signature> {
     let place = format!("http://{}{}", target.authority, target.v1_path());
-    let served = DescribedModel::of(&place, &arguments.target, environment)?;
-    let wanted = arguments.signature.as_deref().unwrap_or(DEFAULT_SIGNATURE);
+    let served = DescribedModel::of(&place, source.place, environment)?;
+    let wanted = source.payload.signature.as_deref().unwrap_or(DEFAULT_SIGNATURE);
     let names: Vec<String> =
         served.signatures.iter().map(|signature| signature.name.clone()).collect();
     let mut all = served.signatures.into_iter();
