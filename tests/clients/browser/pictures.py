@@ -1,15 +1,17 @@
-"""Makes the pictures of docs/dashboard.md: pictures.py FOLDER
+"""Makes the pictures of docs/dashboard.md and docs/releases.md: pictures.py FOLDER
 
 Needs what the tests need: TENSORSERVE_BINARY, and the packages of requirements.txt. Takes four minutes, three of which
 are traffic for the charts.
 """
 
+import base64
 import contextlib
 import json
 import math
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 
@@ -77,7 +79,9 @@ def rows():
     return "\n".join(",".join(line) for line in [names, *values]).encode()
 
 
-def take(browser, server, folder):
+def shooter(browser, server, folder):
+    """What takes pictures of a server's page."""
+
     def shot(name, panel, act=None, scheme="light", **options):
         options = {"viewport": {"width": 1280, "height": 800}, **options}
         context = browser.new_context(color_scheme=scheme, reduced_motion="reduce", **options)
@@ -90,6 +94,12 @@ def take(browser, server, folder):
         page.wait_for_timeout(1500)
         page.screenshot(path=os.path.join(folder, f"dashboard-{name}.png"))
         context.close()
+
+    return shot
+
+
+def take(browser, server, folder):
+    shot = shooter(browser, server, folder)
 
     def image(page):
         page.locator(".drop input").set_input_files(os.path.join(IMAGES, "3_45.png"))
@@ -117,6 +127,35 @@ def take(browser, server, folder):
     shot("phone", "overview", scheme="dark", **phone)
 
 
+def take_held(browser, folder):
+    """A version that recorded requests speak against."""
+    home = tempfile.TemporaryDirectory()
+    options = ("--release", "gated", "--request-log", os.path.join(home.name, "log/"))
+    server = Server(
+        "digits", options=(*options, "--release-state", os.path.join(home.name, "held"))
+    )
+    try:
+        for name in sorted(os.listdir(IMAGES)) * 5:
+            if name.endswith(".png"):
+                with open(os.path.join(IMAGES, name), "rb") as file:
+                    image = {"b64": base64.b64encode(file.read()).decode()}
+                server.ask_json("/v1/models/digits:predict", {"instances": [image]})
+        new = os.path.join(home.name, "3")
+        shutil.copytree(os.path.join(server.folder, "digits/1"), new)
+        shutil.move(new, os.path.join(server.folder, "digits/3"))
+
+        def report(page):
+            expect(page.locator(".version .chip.bad")).to_be_visible()
+            page.locator(".model-name").click()
+            expect(page.locator(".compared")).to_be_visible()
+
+        size = {"width": 1280, "height": 930}
+        shooter(browser, server, folder)("held", "overview", report, viewport=size)
+    finally:
+        server.close()
+        home.cleanup()
+
+
 def main(folder):
     server = Server(*MODELS)
     over = threading.Event()
@@ -133,6 +172,7 @@ def main(folder):
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
             take(browser, server, folder)
+            take_held(browser, folder)
             browser.close()
     finally:
         over.set()

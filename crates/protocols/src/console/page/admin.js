@@ -47,6 +47,19 @@ export function actions(model) {
 	];
 }
 
+/** The buttons for a version that is held or on trial. */
+export function versionActions(model, version) {
+	if (!isAdmin()) return [];
+	const name = `version ${version.version}`;
+	const dropped = button(`Drop ${name}…`, {
+		icon: "eject",
+		class: "button danger-text",
+		onclick: () => drop(model, version),
+	});
+	if (version.state !== "HELD") return [dropped];
+	return [button(`Release ${name}…`, { icon: "check", onclick: () => release(model, version) }), dropped];
+}
+
 /** Makes a change, which can take as long as a load, and shows its result. */
 async function apply(success, request) {
 	const dismiss = toast("Applying the change…", "busy");
@@ -91,6 +104,46 @@ async function unload(model) {
 		],
 	});
 	if (yes) await apply(`${model.name} is unloaded.`, () => change(`/api/v1/models/${segment(model.name)}/unload`));
+}
+
+async function release(model, { version }) {
+	const serving = available(model.versions)[0]?.version;
+	const yes = await confirm({
+		title: `Release version ${version} of ${model.name}?`,
+		action: "Release",
+		explains: [
+			`Version ${version} serves from now on, although its trial is against it.`,
+			serving === undefined
+				? []
+				: [
+						`Version ${serving} is unloaded, unless the model's version policy keeps it.`,
+						`Live requests are not watched: if they fail, version ${serving} does not come back by itself.`,
+					],
+		].flat(),
+	});
+	if (yes)
+		await apply(`Version ${version} of ${model.name} is released.`, () =>
+			change(`/api/v1/models/${segment(model.name)}/versions/${version}/release`),
+		);
+}
+
+async function drop(model, { version, state }) {
+	const serving = available(model.versions)[0]?.version;
+	const yes = await confirm({
+		title: `Drop version ${version} of ${model.name}?`,
+		action: "Drop",
+		danger: true,
+		explains: [
+			`${state === "TRIAL" ? "Its trial ends. " : ""}Version ${version} is unloaded, and not loaded again. Its files stay.`,
+			serving === undefined
+				? []
+				: `Version ${serving} goes on to serve. A version with a higher number is tried as any other.`,
+		].flat(),
+	});
+	if (yes)
+		await apply(`Version ${version} of ${model.name} is dropped.`, () =>
+			change(`/api/v1/models/${segment(model.name)}/versions/${version}/drop`),
+		);
 }
 
 async function label(model) {

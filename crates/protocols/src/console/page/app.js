@@ -212,7 +212,7 @@ tabs();
 login();
 links();
 overview.start();
-models.start(modelActions);
+models.start(modelActions, admin.versionActions);
 traffic.start();
 tryit.start();
 clients.start();

@@ -7,6 +7,7 @@ import { feed } from "./feed.js";
 import { ago, bytes, clock, count, isMuch, millis, NONE, number, percent, shape } from "./format.js";
 import { compare, matches, showCounts, start as startOrder } from "./order.js";
 import { available, chip, failures, kindOf, signaturesOf, STATES } from "./states.js";
+import { folded, objections, report } from "./trial.js";
 
 /** Number of values in a row's sparkline. */
 const RECENT = 40;
@@ -17,11 +18,16 @@ const CAN_HOVER = matchMedia("(hover: hover)");
 const rows = new Map();
 const rowOf = new WeakMap();
 let actions = () => [];
+let versionActions = () => [];
 let turn = 0;
 
-/** Builds the panel; `makeActions(model)` returns the buttons of an open row. */
-export function start(makeActions) {
+/**
+ * Builds the panel; `makeActions(model)` returns the buttons of an open row,
+ * `makeVersionActions(model, version)` those of a version that does not serve yet.
+ */
+export function start(makeActions, makeVersionActions) {
 	actions = makeActions;
+	versionActions = makeVersionActions;
 	startOrder(refresh);
 	listen(byId("models-rows"));
 	feed.addEventListener("status", update);
@@ -213,15 +219,20 @@ async function describe(row) {
 		if (row.shownDetail === content) return;
 		row.shownDetail = content;
 		const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+		const unfolded = new Set([...place.querySelectorAll("details[open]")].map(one => one.dataset.of));
+		// What is against a version that is held is shown with its trial.
+		const others = row.model.versions.filter(({ state }) => state !== "HELD");
 		replace(
 			place,
 			el("div.actions.start", actions(row.model)),
-			failures(row.model),
+			failures({ versions: others }),
 			lastError(row.model),
+			undecided(answer),
 			available(answer.versions).map(versionDetail),
 			historyOf(answer),
 		);
-		if (focused) [...place.querySelectorAll("button")].find(one => one.textContent === focused)?.focus();
+		for (const one of place.querySelectorAll("details")) one.open = unfolded.has(one.dataset.of);
+		if (focused) [...place.querySelectorAll("button, summary")].find(one => one.textContent === focused)?.focus();
 	} catch (error) {
 		if (!row.shownDetail) replace(place, el("p.note.bad-text", error.message));
 	}
@@ -232,6 +243,22 @@ function lastError({ last_error: error }) {
 	if (!error) return null;
 	const title = `Last failed request: ${error.code}, ${clock(error.at)}`;
 	return el("div.notice.last-error", icon("alert"), el("div", el("strong", title), el("p", error.message)));
+}
+
+/** The versions that are on trial, or held after it. */
+function undecided(model) {
+	const line = version => {
+		const isHeld = version.state === "HELD";
+		const waits = "Recorded requests run on it and on the version that serves. It serves once it has passed.";
+		return el(
+			"section.version-detail",
+			el("h3", `Version ${version.version} `, chip(version.state), el("span.faint", ` since ${clock(version.since)}`)),
+			isHeld ? objections(version) : el("p.faint", waits),
+			isHeld && version.trial ? [el("h4", "Its trial"), report(version)] : null,
+			el("div.actions.start", versionActions(model, version)),
+		);
+	};
+	return model.versions.filter(({ state }) => state === "HELD" || state === "TRIAL").map(line);
 }
 
 function versionDetail(version) {
@@ -251,6 +278,7 @@ function versionDetail(version) {
 			"dl.facts",
 			facts.map(([name, value]) => el("div", el("dt", name), el("dd", value))),
 		),
+		folded(version),
 		signaturesOf(version).map(signatureTable),
 	);
 }

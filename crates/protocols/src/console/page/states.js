@@ -7,6 +7,8 @@ export const STATES = {
 	FOUND: ["found", "busy"],
 	LOADING: ["loading", "busy"],
 	WARMING: ["warming", "busy"],
+	TRIAL: ["on trial", "busy"],
+	HELD: ["held", "bad"],
 	AVAILABLE: ["ready", "good"],
 	UNLOADING: ["draining", "busy"],
 	FAILED: ["failed", "bad"],
@@ -40,7 +42,7 @@ export function chip(state, text = "") {
 }
 
 /** What a version with an error does, by its state; others wait. */
-const TROUBLES = { FAILED: "failed", AVAILABLE: "refuses requests" };
+const TROUBLES = { FAILED: "failed", HELD: "is held", AVAILABLE: "refuses requests" };
 
 /** A notice for each version with an error. */
 export function failures(model) {
@@ -69,7 +71,9 @@ const UNREADY = { bad: "failed", busy: "loading", off: "unloaded" };
 
 /** What a model does that has no version that is ready; null if it has one. */
 export function unready(model) {
-	return available(model.versions).length ? null : UNREADY[kindOf(model)];
+	if (available(model.versions).length) return null;
+	const states = new Set(model.versions.map(({ state }) => state));
+	return states.has("HELD") && !states.has("FAILED") ? "held" : UNREADY[kindOf(model)];
 }
 
 /** The same as a sentence. */
