@@ -17,6 +17,7 @@ use crate::support::process::{Ended, Process, run};
 use crate::support::saved_model::{
     FLOAT, SavedModel, a_float_tensor, a_type, node, placeholder, signature, tensor,
 };
+use crate::support::wait_until;
 
 use prost::Message;
 use tensorserve_proto::serving::{ModelSpec, PredictRequest};
@@ -112,6 +113,26 @@ fn answered(server: &Process) -> u64 {
     let page = get(server.address, "/metrics").text();
     let lines = page.lines().filter(|line| line.starts_with("tensorserve_requests_total{"));
     lines.map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect(line)).sum()
+}
+
+#[test]
+fn a_server_that_logs_the_replay_gets_what_the_log_had() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (model, logs) = (root.path().join("m"), root.path().join("logs"));
+    write(&model.join("1"), 2.0);
+    let server = Process::serve(&model, &["--request-log", &format!("{}/", logs.display())]);
+    for number in 0..REQUESTS {
+        let body = format!("{{\"instances\": [{number}]}}");
+        assert_eq!(post(server.address, "/v1/models/m:predict", body).status, 200);
+    }
+    let log = || fs::read_dir(&logs).ok()?.next()?.ok().map(|entry| entry.path());
+    wait_until("a record", || {
+        log().is_some_and(|it| fs::metadata(it).is_ok_and(|it| it.len() > 0))
+    });
+    let ended = replay(&log().expect("a log").display().to_string(), &server, &["--verify"]);
+    assert_exit(&ended, 0);
+    let words: Vec<&str> = ended.stdout.split(' ').take(3).collect();
+    assert!(matches!(words[..], [sent, "of", total] if sent == total), "{}", ended.stdout);
 }
 
 #[test]

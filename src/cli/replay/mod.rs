@@ -91,11 +91,11 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     let comparison = VersionComparison::new(rules.outputs, rules.of_output);
     let mut target = ModelTarget::of(&arguments.target, arguments.model.as_deref(), environment)?;
     target.address = target.grpc_address(arguments.grpc.as_deref())?;
-    let total = ReplayRequests::new(logs, &target, *verify).check()?;
+    let (requests, total) = ReplayRequests::checked(logs, &target, *verify)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(Arc::clone(&stop), "interrupted: what was sent until now is told")?;
     let replay = Replaying {
-        requests: Mutex::new(ReplayRequests::new(logs, &target, *verify)),
+        requests: Mutex::new(requests),
         tally: Mutex::new(ReplayTally::new(total, verify.then_some(comparison))),
         stop: &stop,
     };

@@ -30,30 +30,48 @@ pub(super) struct ReplayRequests<'t> {
     target: &'t ModelTarget,
     /// Responses are wanted.
     verifies: bool,
-    /// The logs that are still to be read, the next one last.
-    logs: Vec<PathBuf>,
-    open: Option<(String, WarmUpRecords)>,
-    /// The number of the last record of the open log, and of the last request of all.
-    record: u64,
+    /// The logs that are still to be read, the next one last, and how many records of each.
+    logs: Vec<(PathBuf, u64)>,
+    open: Option<OpenLog>,
+    /// The number of the last request.
     number: u64,
 }
 
-impl<'t> ReplayRequests<'t> {
-    pub(super) fn new(logs: &[PathBuf], target: &'t ModelTarget, verifies: bool) -> Self {
-        let logs = logs.iter().rev().cloned().collect();
-        ReplayRequests { target, verifies, logs, open: None, record: 0, number: 0 }
-    }
+/// A log that is being read.
+struct OpenLog {
+    place: String,
+    records: WarmUpRecords,
+    /// The number of the last record, and of the last one that is wanted.
+    record: u64,
+    last: u64,
+}
 
-    /// How many requests the logs have, each of which can be sent and, if that is wanted, verified.
+impl<'t> ReplayRequests<'t> {
+    /// Those of all logs, and how many they are, each of which can be sent and, if that is wanted, verified. A server
+    /// that logs what is replayed makes a log longer: what it adds is left out.
     ///
     /// # Errors
     /// As [`ReplayRequests::next`]; if there are none.
-    pub(super) fn check(mut self) -> Result<u64> {
-        while self.next()?.is_some() {}
-        if self.number == 0 {
+    pub(super) fn checked(
+        paths: &[PathBuf],
+        target: &'t ModelTarget,
+        verifies: bool,
+    ) -> Result<(Self, u64)> {
+        let (mut logs, mut total) = (Vec::new(), 0);
+        for path in paths.iter().rev() {
+            let mut all = ReplayRequests::of(vec![(path.clone(), u64::MAX)], target, verifies);
+            while all.next()?.is_some() {}
+            logs.push((path.clone(), all.number));
+            total += all.number;
+        }
+        if total == 0 {
             return Err(Error::invalid("the logs have no requests"));
         }
-        Ok(self.number)
+        Ok((ReplayRequests::of(logs, target, verifies), total))
+    }
+
+    fn of(logs: Vec<(PathBuf, u64)>, target: &'t ModelTarget, verifies: bool) -> Self {
+        ReplayRequests { target, verifies, logs, open: None, number: 0 }
     }
 
     /// The next request; `None` after the last.
@@ -63,17 +81,18 @@ impl<'t> ReplayRequests<'t> {
     pub(super) fn next(&mut self) -> Result<Option<ReplayRequest>> {
         loop {
             if self.open.is_none() {
-                let Some(path) = self.logs.pop() else { return Ok(None) };
+                let Some((path, last)) = self.logs.pop() else { return Ok(None) };
                 let place = path.display().to_string();
                 let missing = || Error::not_found(format!("{place}: there is no such file"));
                 let records = WarmUpRecords::open(&path)?.ok_or_else(missing)?.without_limit();
-                self.open = Some((place, records));
-                self.record = 0;
+                self.open = Some(OpenLog { place, records, record: 0, last });
             }
-            let Some((place, records)) = &mut self.open else { return Ok(None) };
-            self.record += 1;
-            let source = format!("{place} record {}", self.record);
-            match records.next().map_err(|error| error.context(&source))? {
+            let Some(log) = &mut self.open else { return Ok(None) };
+            log.record += 1;
+            let source = format!("{} record {}", log.place, log.record);
+            let is_wanted = log.record <= log.last;
+            let read = || log.records.next().map_err(|error| error.context(&source));
+            match is_wanted.then(read).transpose()?.flatten() {
                 Some(record) => {
                     self.number += 1;
                     let request = self.request(source.clone(), record);
