@@ -400,6 +400,9 @@ fn a_held_version_is_held_after_a_restart() {
 
     let server = Process::serve(&models, &words);
     assert_eq!(answer(&server), json!({"predictions": [2.0, 6.0]}));
+    let states =
+        client::get(server.address, "/api/v1/status").json()["models"][0]["versions"].clone();
+    assert_eq!(states[0]["state"], "HELD", "{states}");
     let error = error_of(&server, 2);
     assert!(
         error.contains("held before the server was started: ") && error.contains("values differ"),

@@ -142,6 +142,8 @@ pub struct VersionStatus {
     pub since: SystemTime,
     /// Its runs that do not end, if it is in memory.
     pub(crate) runaways: Option<Arc<Runaways>>,
+    /// It is not loaded, because it was held before the server was started.
+    pub is_held_before: bool,
     /// What its trial has shown, if it had one.
     pub trial: Option<Arc<TrialReport>>,
     /// What runs it, if it is in memory.

@@ -427,7 +427,10 @@ impl VersionView {
 /// The name of a state, and why it failed or refuses requests, or what it waits for.
 fn state(status: &VersionStatus) -> (&'static str, Option<String>) {
     match &status.state {
-        VersionState::Found(waits_for) => ("FOUND", Some(bounded(waits_for).into_owned())),
+        VersionState::Found(why) => {
+            let name = if status.is_held_before { "HELD" } else { "FOUND" };
+            (name, Some(bounded(why).into_owned()))
+        }
         VersionState::Loading => ("LOADING", None),
         VersionState::Warming => ("WARMING", None),
         VersionState::Trial => ("TRIAL", None),

@@ -437,7 +437,18 @@ impl ModelEntry {
             let runaways = servable.map(|servable| Arc::clone(servable.runaways()));
             let executable = servable.map(|servable| servable.executable());
             let trial = version.trial.clone();
-            (number, VersionStatus { version: number, state, since, runaways, trial, executable })
+            let is_held_before = version.standing == Standing::HeldBefore;
+            let version = number;
+            let status = VersionStatus {
+                version,
+                state,
+                since,
+                runaways,
+                is_held_before,
+                trial,
+                executable,
+            };
+            (number, status)
         });
         let (source, is_out_of_service) = (self.source.clone(), self.is_out_of_service);
         Some(ModelStatus { origin, source, is_out_of_service, versions: versions.collect() })
