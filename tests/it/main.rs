@@ -96,8 +96,8 @@ mod releases;
 mod reload;
 mod reload_settings;
 mod reload_sources;
-#[cfg(all(feature = "lightgbm", feature = "sklearn"))]
 mod replay;
+#[cfg(all(feature = "lightgbm", feature = "sklearn"))]
 mod reports;
 mod request_log;
 mod request_memory;
