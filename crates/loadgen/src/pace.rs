@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::plan::Arrivals;
+use tensorserve_tensor::random::{STEP, split_mix};
 
 /// The due times of one thread in nanoseconds from the start of the run, ascending.
 pub(crate) struct Pace {
@@ -69,18 +70,15 @@ fn small(number: usize) -> f64 {
     number as f64
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): two runs with one plan have the same arrivals, which makes their comparison
+/// A generator of numbers: two runs with one plan have the same arrivals, which makes their comparison
 /// sharper.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitMix(pub(crate) u64);
 
 impl SplitMix {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0 = self.0.wrapping_add(STEP);
+        split_mix(self.0)
     }
 
     /// Evenly distributed in (0, 1].

@@ -37,6 +37,7 @@ pub mod error;
 mod memory;
 pub mod names;
 pub mod priority;
+pub mod random;
 mod rows;
 mod shape;
 mod signature;

@@ -1,5 +1,7 @@
 //! How the values of an output are distributed, and how far two distributions are apart.
 
+use tensorserve_tensor::random::{STEP, split_mix};
+
 /// The most values that are kept of each output.
 const MOST: usize = 50_000;
 
@@ -32,10 +34,7 @@ impl Scores {
     /// Where the value `seen` goes, if it is drawn (reservoir sampling, algorithm R). The numbers are the same in
     /// each run and for both versions, which keeps values of the same requests.
     fn place(&mut self) -> Option<&mut f64> {
-        let mut z = self.seen.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let drawn = (z ^ (z >> 31)) % self.seen;
+        let drawn = split_mix(self.seen.wrapping_mul(STEP)) % self.seen;
         usize::try_from(drawn).ok().and_then(|at| self.values.get_mut(at))
     }
 

@@ -21,6 +21,7 @@ use crate::config::LogConfig;
 use crate::entry::Method;
 use crate::metrics::{Metrics, RecordOutcome};
 use tensorserve_tensor::error::{Error, Result};
+use tensorserve_tensor::random::{STEP, split_mix};
 use tensorserve_tensor::{Signature, Tensor};
 
 mod file;
@@ -280,15 +281,11 @@ impl Sampler {
         Sampler { state_counter: AtomicU64::new(seed), threshold, always: rate >= 1.0 }
     }
 
-    /// The steps of SplitMix64, a generator whose state is a counter.
     fn draw(&self) -> bool {
         if self.always {
             return true;
         }
-        let state = self.state_counter.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) < self.threshold
+        split_mix(self.state_counter.fetch_add(STEP, Relaxed)) < self.threshold
     }
 }
 
