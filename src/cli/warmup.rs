@@ -162,7 +162,11 @@ fn check(arguments: &CheckArgs, environment: &Environment) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(path: &Path) -> Result<WarmUpRecords> {
+/// Opens a file of records.
+///
+/// # Errors
+/// If it does not exist, or cannot be read.
+pub(super) fn open(path: &Path) -> Result<WarmUpRecords> {
     WarmUpRecords::open(path)?
         .ok_or_else(|| Error::not_found(format!("{}: there is no such file", path.display())))
 }
@@ -264,12 +268,10 @@ pub(super) fn of_logs(logs: &[PathBuf], most: usize) -> Result<Vec<(String, Pred
 
 fn each_request(logs: &[PathBuf], mut take: impl FnMut(String, PredictionLog)) -> Result<()> {
     for path in logs {
-        let (mut records, mut number) = (open(path)?.without_limit(), 0);
-        while let Some(log) = records.next().map_err(|error| error.context(path.display()))? {
-            number += 1;
-            if let Some(request) = record::request_of(log) {
-                take(format!("{} record {number}", path.display()), request);
-            }
+        let mut records = open(path)?.without_limit();
+        let mut next = || records.next_request().map_err(|error| error.context(path.display()));
+        while let Some((source, request)) = next()? {
+            take(source, request);
         }
     }
     Ok(())

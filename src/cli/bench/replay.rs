@@ -7,10 +7,11 @@ use prost::Message;
 
 use super::payload::{LoadInputs, LoadProtocol, PREDICT, PayloadBody, model_spec};
 use super::target::ModelTarget;
+use crate::cli::warmup;
 use tensorserve_proto::serving::prediction_log::LogType;
 use tensorserve_proto::serving::{ModelSpec, PredictionLog};
 use tensorserve_proto::tensor_from_proto;
-use tensorserve_protocols::tfs::warm_up::{WarmUpRecords, kind_of};
+use tensorserve_protocols::tfs::warm_up::kind_of;
 use tensorserve_tensor::error::{Error, Result};
 
 /// Methods of gRPC besides Predict.
@@ -52,8 +53,7 @@ impl Replay {
         let mut seconds: BTreeMap<i64, Vec<LoggedRequest>> = BTreeMap::new();
         for path in logs {
             let place = path.display().to_string();
-            let missing = || Error::not_found(format!("{place}: there is no such file"));
-            let mut records = WarmUpRecords::open(path)?.ok_or_else(missing)?.without_limit();
+            let mut records = warmup::open(path)?.without_limit();
             let mut number = 0;
             while let Some(record) = records.next().map_err(|error| error.context(&place))? {
                 number += 1;

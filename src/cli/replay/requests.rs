@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::answers::{AnswerKind, AnswerTensors, recorded};
 use crate::cli::bench::replay::grpc_call;
 use crate::cli::bench::target::ModelTarget;
+use crate::cli::warmup;
 use tensorserve_proto::serving::PredictionLog;
 use tensorserve_proto::serving::model_spec::VersionChoice;
 use tensorserve_protocols::tfs::warm_up::{WarmUpRecords, kind_of};
@@ -83,8 +84,7 @@ impl<'t> ReplayRequests<'t> {
             if self.open.is_none() {
                 let Some((path, last)) = self.logs.pop() else { return Ok(None) };
                 let place = path.display().to_string();
-                let missing = || Error::not_found(format!("{place}: there is no such file"));
-                let records = WarmUpRecords::open(&path)?.ok_or_else(missing)?.without_limit();
+                let records = warmup::open(&path)?.without_limit();
                 self.open = Some(OpenLog { place, records, record: 0, last });
             }
             let Some(log) = &mut self.open else { return Ok(None) };

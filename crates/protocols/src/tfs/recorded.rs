@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::record;
 use super::warm_up::{self, WarmUpRecords, file_of};
 use tensorserve_core::comparison::NamedOutputs;
 use tensorserve_core::engine::{ModelHandle, TrialRequest, TrialRequests, TrialSources};
@@ -67,53 +66,41 @@ type Sourced = (String, PredictionLog);
 
 /// Adds the recorded requests beside a version.
 fn beside(folder: &Path, most: usize, all: &mut Vec<Sourced>) -> Result<()> {
-    let path = file_of(folder);
-    let Some(mut records) = WarmUpRecords::open(&path)? else {
+    let Some(mut records) = WarmUpRecords::open(&file_of(folder))? else {
         return Ok(());
     };
-    let mut number = 0;
-    while let Some(log) = records.next()? {
-        number += 1;
-        if let Some(request) = record::request_of(log).filter(|_| all.len() < most) {
-            all.push((format!("{} record {number}", path.display()), request));
+    while let Some(sourced) = records.next_request()? {
+        if all.len() < most {
+            all.push(sourced);
         }
     }
     Ok(())
 }
 
-/// Adds the last requests to `model` in a file of a request log, up to `wanted`.
+/// Adds the last requests to `model` in a file of a request log, up to `wanted`. What is before an error counts.
 fn newest(path: &Path, model: &str, wanted: usize, all: &mut Vec<Sourced>) -> Result<()> {
-    let (mut kept, mut bytes) = (VecDeque::new(), 0);
-    let outcome = each_request_to(path, model, |source, request| {
+    let Some(records) = WarmUpRecords::open(path)? else {
+        return Ok(()); // It was removed in this moment.
+    };
+    let (mut records, mut kept, mut bytes) = (records.without_limit(), VecDeque::new(), 0);
+    let outcome = loop {
+        let (source, request) = match records.next_request() {
+            Ok(Some(sourced)) => sourced,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        if model_of(&request).is_none_or(|named| named != model) {
+            continue;
+        }
         let size = request.encoded_len();
         bytes += size;
         kept.push_back((source, request, size));
         while kept.len() > wanted || bytes > MOST_BYTES {
             bytes -= kept.pop_front().map_or(0, |(_, _, size)| size);
         }
-    });
+    };
     all.extend(kept.into_iter().map(|(source, request, _)| (source, request)));
     outcome
-}
-
-fn each_request_to(
-    path: &Path,
-    model: &str,
-    mut take: impl FnMut(String, PredictionLog),
-) -> Result<()> {
-    let Some(records) = WarmUpRecords::open(path)? else {
-        return Ok(()); // It was removed in this moment.
-    };
-    let (mut records, mut number) = (records.without_limit(), 0);
-    while let Some(log) = records.next()? {
-        number += 1;
-        if model_of(&log).is_some_and(|named| named == model)
-            && let Some(request) = record::request_of(log)
-        {
-            take(format!("{} record {number}", path.display()), request);
-        }
-    }
-    Ok(())
 }
 
 /// The model that a logged request was for.

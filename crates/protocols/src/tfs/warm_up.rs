@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use prost::Message;
 
-use super::{TfsAnswer, grpc, inference};
+use super::{TfsAnswer, grpc, inference, record};
 use tensorserve_codec::tfrecord::TfRecordReader;
 use tensorserve_core::comparison::NamedOutputs;
 use tensorserve_core::engine::{InferRequest, InferResponse, Method, ModelHandle, Resolver};
@@ -156,6 +156,23 @@ impl WarmUpRecords {
             Error::invalid(message).with_source(e)
         })?;
         Ok(Some(record))
+    }
+}
+
+impl WarmUpRecords {
+    /// The next record that can be run, without its response, and where it stands (`PATH record 3`); `None` after the
+    /// last.
+    ///
+    /// # Errors
+    /// As [`WarmUpRecords::next`].
+    pub fn next_request(&mut self) -> Result<Option<(String, PredictionLog)>> {
+        while let Some(log) = self.next()? {
+            if let Some(request) = record::request_of(log) {
+                let source = format!("{} record {}", self.path.display(), self.count);
+                return Ok(Some((source, request)));
+            }
+        }
+        Ok(None)
     }
 }
 
