@@ -56,7 +56,7 @@ impl ModelEntry {
         held: &HeldVersions,
     ) -> BTreeSet<i64> {
         if !self.config.release.is_gated {
-            self.release_all();
+            self.release_all(held);
         }
         for (_, version) in self.versions.iter_mut().filter(|(it, _)| !found.contains_key(it)) {
             // Another version may get its number.
@@ -89,14 +89,16 @@ impl ModelEntry {
     }
 
     /// Releases are not gated any more: what is held serves.
-    fn release_all(&mut self) {
+    fn release_all(&mut self, held: &HeldVersions) {
         let mut is_changed = false;
         for version in self.versions.values_mut() {
             if version.standing == Standing::HeldBefore {
                 (version.standing, version.files) = (Standing::Wanted, FileCheck::Pending);
+                held.forget(&version.folder);
             }
             if matches!(version.state, VersionState::Held(_)) && version.aspired {
                 version.set_state(VersionState::Ready);
+                held.forget(&version.folder);
                 is_changed = true;
             }
         }
@@ -217,9 +219,7 @@ impl LifecycleManager {
             }
         }
     }
-}
 
-impl LifecycleManager {
     /// Lets a held version serve. One that was held before the server was started is loaded first.
     pub(super) fn release(&mut self, name: &Arc<str>, number: i64, by: &Arc<str>) -> Result<()> {
         let entry = self.entry(name);

@@ -85,6 +85,7 @@ fn what_was_held_before_the_start_leaves_its_place_to_another_version() {
     entry.adopt_versions(folders(&[1, 2, 4, 5, 6]), &held);
     assert_eq!(aspired(&entry), [1, 2, 4, 5, 6]);
     assert!(entry.versions[&5].is_ready());
+    assert_eq!(held.reason(Path::new("a/6")), None, "no later start of the server holds it");
     held.remember(Path::new("a/3"), "it is worse");
     let mut open = configured();
     open.adopt_versions(folders(&[1, 2, 3]), &held);
