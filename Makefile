@@ -85,9 +85,12 @@ rust-test: lib
 
 # Tests the server with one platform: code that needs another one by mistake fails here. These tests
 # load models of that platform, use every entry point, and list what is built in; ARGS selects others.
+# All packages are selected, with the features that the other tests build them with: else 73 crates, most of
+# them dependencies, would be compiled a second time.
 ALONE = --test it -- cli:: entry_points:: platforms:: tfs_cases::
+ALONE_FEATURES = tensorserve/tensorflow,tensorserve-boosters/default,tensorserve-onnx/default
 tensorflow-alone: lib
-	$(CARGO) test --locked --no-default-features --features tensorflow $(or $(ARGS),$(ALONE))
+	$(CARGO) test --workspace --locked --no-default-features --features $(ALONE_FEATURES) $(or $(ARGS),$(ALONE))
 
 # Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: client-binary
