@@ -71,7 +71,7 @@ fn ask(address: std::net::SocketAddr, race: &Race) {
         assert!((oldest..=newest).contains(&version), "{version}, not {oldest} to {newest}");
         race.requests.fetch_add(1, SeqCst);
         // A constant load that leaves CPU time for the server, whose loads have a low priority.
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -111,7 +111,7 @@ fn reload(process: &Process, folder: &Path, staged: &[PathBuf], race: &Race) -> 
         while served_version(process) != Some(version) {
             assert!(!race.over.load(SeqCst), "a client has failed");
             assert!(start.elapsed() < Duration::from_secs(300), "version {version} never served");
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(5));
         }
         // A request in flight may still be answered by the previous version.
         if version > 2 {
