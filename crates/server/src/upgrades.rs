@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = b"transfer-encoding".len();
 #[derive(Default)]
 pub(super) struct UpgradeFilter {
     at: HeadPosition,
-    /// The name of the current field, as far as it is read, in lower case.
+    /// The name of the current field, as far as it is read.
     name: [u8; LONGEST_NAME],
     /// What the head has said about its payload.
     payload: Framing,
@@ -87,6 +87,13 @@ impl UpgradeFilter {
             {
                 at += memchr::memchr(b'\n', rest).unwrap_or(rest.len() - 1);
             }
+            if matches!(self.at, HeadPosition::Name(0))
+                && let Some((after, length)) = self.whole_name(rest)
+            {
+                self.at = after;
+                at += length;
+                continue;
+            }
             if let Some(word) = self.step(bytes.get(at).copied().unwrap_or_default()) {
                 let first = (at + 1).saturating_sub(word);
                 bytes.get_mut(first..=at).unwrap_or_default().fill(b' ');
@@ -143,38 +150,64 @@ impl UpgradeFilter {
         found
     }
 
+    /// The place behind a name that `bytes` begin with, and the length of what leads there; `None` if the name may go on
+    /// behind them. [`UpgradeFilter::name`] takes those in parts, byte by byte.
+    fn whole_name(&mut self, bytes: &[u8]) -> Option<(HeadPosition, usize)> {
+        let first = *bytes.first()?;
+        if !matters(first) {
+            return (!matches!(first, b'\r' | b'\n')).then_some((HeadPosition::Line, 1));
+        }
+        let longest = bytes.get(..=LONGEST_NAME)?;
+        match memchr::memchr2(b':', b'\n', longest) {
+            Some(end) if longest.get(end) == Some(&b':') => {
+                Some((self.value_of(bytes.get(..end)?), end + 1))
+            }
+            Some(end) => Some((HeadPosition::Lost, end + 1)),
+            None => Some((HeadPosition::Line, longest.len())),
+        }
+    }
+
     /// The place behind a byte of a field's name.
     fn name(&mut self, length: usize, byte: u8) -> HeadPosition {
         if byte == b'\n' {
             return HeadPosition::Lost;
         }
         if byte != b':' {
-            let byte = byte.to_ascii_lowercase();
-            // The fields that matter begin with these.
-            let may_matter = length > 0 || matches!(byte, b'c' | b't' | b'u');
             return match self.name.get_mut(length) {
-                Some(slot) if may_matter => {
+                Some(slot) if length > 0 || matters(byte) => {
                     *slot = byte;
                     HeadPosition::Name(length + 1)
                 }
                 _ => HeadPosition::Line,
             };
         }
-        match self.name.get(..length).unwrap_or_default() {
-            b"connection" => HeadPosition::Offer(Offer { word: b"upgrade", matched: Some(0) }),
-            b"upgrade" => HeadPosition::Offer(Offer { word: b"websocket", matched: Some(0) }),
-            b"content-length" => {
-                self.payload = Framing::Length(0);
-                HeadPosition::Length
-            }
-            b"transfer-encoding" => {
-                // The library accepts `chunked` only.
-                self.payload = Framing::Chunked;
-                HeadPosition::Line
-            }
-            _ => HeadPosition::Line,
-        }
+        let name = self.name;
+        self.value_of(name.get(..length).unwrap_or_default())
     }
+
+    /// The place behind the colon of the field `name`.
+    fn value_of(&mut self, name: &[u8]) -> HeadPosition {
+        if name.eq_ignore_ascii_case(b"connection") {
+            return HeadPosition::Offer(Offer { word: b"upgrade", matched: Some(0) });
+        }
+        if name.eq_ignore_ascii_case(b"upgrade") {
+            return HeadPosition::Offer(Offer { word: b"websocket", matched: Some(0) });
+        }
+        if name.eq_ignore_ascii_case(b"content-length") {
+            self.payload = Framing::Length(0);
+            return HeadPosition::Length;
+        }
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            // The library accepts `chunked` only.
+            self.payload = Framing::Chunked;
+        }
+        HeadPosition::Line
+    }
+}
+
+/// Whether a field that matters begins with this byte.
+fn matters(first: u8) -> bool {
+    matches!(first.to_ascii_lowercase(), b'c' | b't' | b'u')
 }
 
 impl Framing {
