@@ -40,11 +40,13 @@ DENY = target/tools/bin/cargo-deny
 LINTERS = target/tools/linters
 # maturin and Zig.
 WHEEL_TOOLS = target/tools/wheel
+# What `cargo test --workspace` turns on in crates whose users take them without default features.
+TESTED_FEATURES = tensorserve-boosters/default,tensorserve-onnx/default
 # Tests build the wheel with the profile dev, and with the features that dependencies have in the build of the tests:
 # else most of the workspace would be compiled a second time.
 WHEEL_PROFILE ?= release
 ifeq ($(WHEEL_PROFILE),dev)
-WHEEL_FEATURES = --features tokio/test-util,tensorserve-boosters/default,tensorserve-onnx/default
+WHEEL_FEATURES = --features tokio/test-util,$(TESTED_FEATURES)
 endif
 WHEELS = $(abspath $(TARGET))/wheels/$(WHEEL_PROFILE)
 # Or aarch64, on any machine.
@@ -88,9 +90,8 @@ rust-test: lib
 # All packages are selected, with the features that the other tests build them with: else 73 crates, most of
 # them dependencies, would be compiled a second time.
 ALONE = --test it -- cli:: entry_points:: platforms:: tfs_cases::
-ALONE_FEATURES = tensorserve/tensorflow,tensorserve-boosters/default,tensorserve-onnx/default
 tensorflow-alone: lib
-	$(CARGO) test --workspace --locked --no-default-features --features $(ALONE_FEATURES) $(or $(ARGS),$(ALONE))
+	$(CARGO) test --workspace --locked --no-default-features --features tensorserve/tensorflow,$(TESTED_FEATURES) $(or $(ARGS),$(ALONE))
 
 # Runs real clients against the server. CLIENTS selects them, as described above.
 client-test: client-binary

@@ -157,9 +157,7 @@ impl WarmUpRecords {
         })?;
         Ok(Some(record))
     }
-}
 
-impl WarmUpRecords {
     /// The next record that can be run, without its response, and where it stands (`PATH record 3`); `None` after the
     /// last.
     ///
