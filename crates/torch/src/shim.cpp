@@ -7,6 +7,7 @@
 #include <torch/script.h>
 
 #include <ATen/Parallel.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/api/function_impl.h>
@@ -379,6 +380,8 @@ struct ts_model {
   bool writes_inputs = true;
   // Whether a run can be ended.
   bool has_limited_loops = false;
+  // Whether what a run leaves behind on a GPU matters to the next one, so that both must be in one stream.
+  bool needs_order = true;
   c10::Device device = c10::kCPU;
 };
 
@@ -407,8 +410,13 @@ struct Script : ts_model {
     const torch::jit::Block* block = inlined->block();
     observe(block, module, effects);
     writes_inputs = effects.writes_inputs;
+    needs_order = effects.writes_state;
     // After what the module declares has been read.
     has_limited_loops = limit_loops(module);
+    if (device.is_cuda()) {
+      // Runs use other streams than the copies of the weights.
+      torch::cuda::synchronize(device.index());
+    }
   }
 
   const std::vector<c10::Argument>& arguments() const override { return schema; }
@@ -480,6 +488,16 @@ struct Package : ts_model {
     return json + "]}";
   }
 };
+
+// The stream of this thread on a GPU, one of the pool's 32. Runs of several threads take place side by side in their
+// streams; in the stream that all threads have by default, they would wait for each other.
+c10::Stream stream_of_thread(c10::Device device) {
+  thread_local std::optional<c10::Stream> own;
+  if (!own || own->device() != device) {
+    own = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  }
+  return *own;
+}
 
 // --- Inputs and outputs --------------------------------------------------------------------------
 
@@ -693,6 +711,10 @@ TS_EXPORT ts_error* ts_run(
     if (micros >= 0 && model->has_limited_loops) {
       limit = std::make_shared<TimeLimit>(Clock::now() + std::chrono::microseconds(micros));
       guard.emplace(kTimeLimit, limit);
+    }
+    std::optional<c10::StreamGuard> stream;
+    if (model->device.is_cuda() && !model->needs_order) {
+      stream.emplace(stream_of_thread(model->device));
     }
     c10::InferenceMode inference;
     auto made = std::make_unique<ts_outputs>();
