@@ -1,72 +1,16 @@
 //! `tensorserve compare`: versions that may take the place of another one, and those that may not.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::process::{Ended, run};
-use crate::support::saved_model::{
-    FLOAT, INT32, SavedModel, a_float_tensor, a_type, an_int_tensor, node, placeholder, signature,
-    tensor,
+use crate::support::classifier::{
+    Classifier, WEIGHTS, constant, of_float, weights, with, with_cost, with_logarithm,
 };
-
-/// Weights of three classes for two features.
-const WEIGHTS: [f32; 6] = [1.0, 0.2, -0.7, -0.3, 0.9, 0.4];
-
-/// `scores = softmax(x * weights)`, changed in some way.
-struct Classifier {
-    weights: [f32; 6],
-    /// Nodes that make `added` of `logits`.
-    more: Vec<Vec<u8>>,
-    output: &'static str,
-    /// The number of features that the signature declares.
-    features: i64,
-    signatures: Vec<&'static str>,
-}
-
-impl Default for Classifier {
-    fn default() -> Self {
-        Classifier {
-            weights: WEIGHTS,
-            more: vec![node("added", "Identity", &["logits"], &of_float())],
-            output: "scores",
-            features: 2,
-            signatures: vec!["serving_default"],
-        }
-    }
-}
-
-fn of_float() -> [(&'static str, Vec<u8>); 1] {
-    [("T", a_type(FLOAT))]
-}
-
-fn constant(name: &str, dtype: u64, value: Vec<u8>) -> Vec<u8> {
-    node(name, "Const", &[], &[("dtype", a_type(dtype)), ("value", value)])
-}
-
-impl Classifier {
-    fn write(&self, folder: &Path) {
-        let (x, y) = ("x:0", "scores:0");
-        let signature = signature(
-            &[("x", tensor(x, FLOAT, &[-1, self.features]))],
-            &[(self.output, tensor(y, FLOAT, &[-1, 3]))],
-        );
-        // A third feature counts nothing.
-        let mut weights = self.weights.to_vec();
-        weights.resize(self.features as usize * 3, 0.0);
-        let mut nodes = vec![
-            placeholder("x", FLOAT, &[-1, self.features]),
-            constant("w", FLOAT, a_float_tensor(&[self.features, 3], &weights)),
-            node("logits", "MatMul", &["x", "w"], &of_float()),
-            node("scores", "Softmax", &["added"], &of_float()),
-        ];
-        nodes.extend(self.more.iter().cloned());
-        let signatures = self.signatures.iter().map(|name| (*name, signature.clone())).collect();
-        SavedModel { nodes, signatures, ..SavedModel::default() }.write(folder);
-    }
-}
+use crate::support::process::{Ended, run};
+use crate::support::saved_model::{FLOAT, INT32, a_float_tensor, a_type, an_int_tensor, node};
 
 /// The old version, and forty requests that it answers.
 struct Trial {
@@ -137,48 +81,6 @@ impl Trial {
     }
 }
 
-fn weights(change: impl Fn(usize, f32) -> f32) -> Classifier {
-    let mut new = Classifier::default();
-    new.weights.iter_mut().enumerate().for_each(|(at, weight)| *weight = change(at, *weight));
-    new
-}
-
-fn with(more: Vec<Vec<u8>>) -> Classifier {
-    Classifier { more, ..Classifier::default() }
-}
-
-/// Adds a number that changes no digit of the logits, and takes long to compute: twenty products of large matrices. A
-/// factor of zero would be optimized away.
-fn with_cost() -> Classifier {
-    let (float, int) = (("T", a_type(FLOAT)), ("Tidx", a_type(INT32)));
-    let mut more = vec![
-        constant("both", INT32, an_int_tensor(&[0, 1])),
-        constant("size", INT32, an_int_tensor(&[120, 120])),
-        constant("tiny", FLOAT, a_float_tensor(&[], &[1e-30])),
-        node("sum", "Sum", &["x", "both"], &[float.clone(), int.clone()]),
-        node("bounded0", "Tanh", &["sum"], &of_float()),
-        node(
-            "wide",
-            "Fill",
-            &["size", "bounded0"],
-            &[float.clone(), ("index_type", a_type(INT32))],
-        ),
-        node("m0", "Tanh", &["wide"], &of_float()),
-    ];
-    for step in 1..=20 {
-        let (before, product, after) =
-            (format!("m{}", step - 1), format!("product{step}"), format!("m{step}"));
-        more.push(node(&product, "MatMul", &[&before, "wide"], &of_float()));
-        more.push(node(&after, "Tanh", &[&product], &of_float()));
-    }
-    more.extend([
-        node("mean", "Mean", &["m20", "both"], &[float, int]),
-        node("nothing", "Mul", &["mean", "tiny"], &of_float()),
-        node("added", "AddV2", &["logits", "nothing"], &of_float()),
-    ]);
-    with(more)
-}
-
 #[test]
 fn harmless_versions_are_accepted() {
     let trial = Trial::new(&Classifier::default());
@@ -227,26 +129,7 @@ fn bad_versions_are_refused_with_the_reason() {
 #[test]
 fn rare_failures_are_found() {
     let trial = Trial::new(&Classifier::default());
-    // log(x + 1) of one request is NaN.
-    let logarithm = |last: Vec<u8>| {
-        with(vec![
-            constant("one", FLOAT, a_float_tensor(&[], &[1.0])),
-            constant("tiny", FLOAT, a_float_tensor(&[], &[1e-30])),
-            constant("columns", INT32, an_int_tensor(&[1])),
-            node("above", "AddV2", &["x", "one"], &of_float()),
-            node("log", "Log", &["above"], &of_float()),
-            last,
-            node(
-                "sums",
-                "Sum",
-                &["checked", "columns"],
-                &[("T", a_type(FLOAT)), ("Tidx", a_type(INT32)), ("keep_dims", vec![0x28, 1])],
-            ),
-            node("nothing", "Mul", &["sums", "tiny"], &of_float()),
-            node("added", "AddV2", &["logits", "nothing"], &of_float()),
-        ])
-    };
-    let fails = logarithm(node(
+    let fails = with_logarithm(node(
         "checked",
         "CheckNumerics",
         &["log"],
@@ -254,7 +137,7 @@ fn rare_failures_are_found() {
     ));
     trial.refuses("fails", &fails, &[], "1 requests fail that the old version answers");
     trial.refuses("fails", &fails, &[], "record 40: ");
-    let nan = logarithm(node("checked", "Identity", &["log"], &of_float()));
+    let nan = with_logarithm(node("checked", "Identity", &["log"], &of_float()));
     trial.refuses("NaN", &nan, &[], "values differ in 1 of 40 requests, for example in request 40");
     trial.refuses("NaN", &nan, &["--top", "1:0.5"], "values are no longer finite");
     // The other way round it is mended.

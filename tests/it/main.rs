@@ -70,6 +70,7 @@ mod mlflow;
 mod model_files;
 mod model_server;
 mod model_server_models;
+mod mutants;
 mod npy;
 mod odd_names;
 mod odd_signatures;

@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tensorserve::config::Settings;
 
 use crate::support::client::{self, Answer};
+use crate::support::fake::Answer::{Echo, Spreads};
 use crate::support::fake::Model;
 use crate::support::place::Place;
 use crate::support::process::Process;
@@ -291,6 +294,7 @@ fn live_errors_after_the_switch_bring_the_old_version_back() {
         "it stays while the new version is watched"
     );
     let mut failed = 0;
+    let sent = Instant::now();
     wait_until("version 1 serves again", || {
         let status = place.predict("m", "[[99]]").status;
         failed += u32::from(status != 200);
@@ -298,9 +302,49 @@ fn live_errors_after_the_switch_bring_the_old_version_back() {
         status == 200
     });
     assert!(failed >= 5, "{failed}");
+    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
     let held = wait_for(&place, 2, "HELD");
     assert!(held["error"].as_str().expect("text").contains("live requests failed"), "{held}");
     assert_eq!(place.constant("m"), Some(1.0));
+}
+
+#[test]
+fn live_values_after_the_switch_bring_the_old_version_back() {
+    let echo = Model { answer: Echo, ..Model::default() };
+    let place = serve_with(&echo, |settings| {
+        settings.each.release_watch = Some("10m".parse().expect("a duration"));
+    });
+    send(&place, 1..=40);
+    // No recorded request has the value that it answers wrongly.
+    place.write("models/m/2", &Model { answer: Spreads(99.0), ..Model::default() });
+    wait_for(&place, 2, "AVAILABLE");
+    let sent = Instant::now();
+    let right = json!({"predictions": [[1.0], [99.0]]});
+    wait_until("version 1 serves again", || {
+        let answer = place.predict("m", "[[1], [99]]");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        pause_between_requests();
+        answer.json() == right
+    });
+    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
+    let held = wait_for(&place, 2, "HELD");
+    let error = held["error"].as_str().expect("text");
+    assert!(error.contains("live requests: output \"y\": values differ by more"), "{held}");
+}
+
+#[test]
+fn live_requests_that_change_something_run_once() {
+    let place = serve_with(&Model { read_only: false, ..Model::default() }, |settings| {
+        settings.each.release_watch = Some("10m".parse().expect("a duration"));
+    });
+    send(&place, 1..=40);
+    place.write("models/m/2", &Model { read_only: false, ..Model::default() });
+    wait_for(&place, 2, "AVAILABLE");
+    let before = place.fake.runs().len();
+    send(&place, 50..=60);
+    thread::sleep(Duration::from_millis(300));
+    send(&place, 61..=61);
+    assert_eq!(place.fake.runs().len() - before, 12);
 }
 
 #[test]
@@ -318,7 +362,7 @@ fn a_watch_that_ends_well_unloads_the_old_version() {
 fn no_request_is_lost_during_a_trial_and_a_switch() {
     let place = serve(&Model::constant(1.0));
     let stop = AtomicBool::new(false);
-    let answered = std::thread::scope(|scope| {
+    let answered = thread::scope(|scope| {
         let clients: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {

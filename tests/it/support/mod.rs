@@ -1,5 +1,6 @@
 //! Shared helpers of the integration tests.
 
+pub mod classifier;
 pub mod client;
 pub mod events;
 pub mod fake;

@@ -79,6 +79,11 @@ pub fn a_type(dtype: u64) -> Vec<u8> {
     number(6, dtype)
 }
 
+/// An `AttrValue` that is a list of one type.
+pub fn a_list_of_type(dtype: u64) -> Vec<u8> {
+    bytes(1, &bytes(6, &varint(dtype)))
+}
+
 /// An `AttrValue` that is a shape.
 pub fn a_shape(dims: &[i64]) -> Vec<u8> {
     bytes(7, &shape(dims))

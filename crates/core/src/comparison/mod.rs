@@ -181,8 +181,8 @@ impl OutputStatistics {
         }
     }
 
-    /// What is against the new version.
-    fn against(&self, rules: &OutputRules) -> Vec<String> {
+    /// What is against the values of single requests.
+    fn against_values(&self, rules: &OutputRules) -> Vec<String> {
         let mut found = Vec::new();
         let of = self.seen.requests;
         if self.seen.reshaped > 0 {
@@ -205,6 +205,12 @@ impl OutputStatistics {
         if self.seen.no_longer_finite > 0 && rules.tolerance.is_none() {
             found.push(format!("{} values are no longer finite", self.seen.no_longer_finite));
         }
+        found
+    }
+
+    /// What is against ranks and distributions, which are of all requests.
+    fn against_sums(&self, rules: &OutputRules) -> Vec<String> {
+        let mut found = Vec::new();
         if let Some(top) = rules.top {
             match self.agreement() {
                 Some(share) if share < top.share => found.push(format!(
@@ -285,6 +291,12 @@ impl VersionComparison {
         VersionComparison { rules, of_output, ..VersionComparison::default() }
     }
 
+    /// One with the same rules, also those that were widened, that has seen nothing.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        VersionComparison::new(self.rules.clone(), self.of_output.clone())
+    }
+
     fn rules_of(&self, output: &str) -> &OutputRules {
         self.of_output.get(output).unwrap_or(&self.rules)
     }
@@ -342,15 +354,25 @@ impl VersionComparison {
         self.outputs.iter().map(of).collect()
     }
 
-    /// What is against the new version; nothing if it may take the place of the old one.
-    #[must_use]
-    pub fn against(&self) -> Vec<String> {
+    /// What is against the new version in single requests: nothing that is a share or a distribution of all.
+    pub(crate) fn against_values(&self) -> Vec<String> {
         let missing = self.missing.iter();
         let mut found: Vec<String> = missing
             .map(|(name, count)| format!("output {name:?} is missing in {count} requests"))
             .collect();
         for (name, statistics) in &self.outputs {
-            let against = statistics.against(self.rules_of(name));
+            let against = statistics.against_values(self.rules_of(name));
+            found.extend(against.into_iter().map(|what| format!("output {name:?}: {what}")));
+        }
+        found
+    }
+
+    /// What is against the new version; nothing if it may take the place of the old one.
+    #[must_use]
+    pub fn against(&self) -> Vec<String> {
+        let mut found = self.against_values();
+        for (name, statistics) in &self.outputs {
+            let against = statistics.against_sums(self.rules_of(name));
             found.extend(against.into_iter().map(|what| format!("output {name:?}: {what}")));
         }
         let unseen = |name: &&String| !self.outputs.contains_key(*name);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Sender, unbounded};
 use smallvec::SmallVec;
 
-use crate::comparison::{Tolerance, same_outputs};
+use crate::comparison::{NamedOutputs, Tolerance, same_outputs};
 use crate::config::EngineConfig;
 use crate::metrics::{Metrics, ShadowResult};
 use crate::repository::{Servable, ShadowHandle};
@@ -191,13 +191,13 @@ fn perform(job: ShadowJob, metrics: &Metrics) {
 
 impl AnsweredRequest {
     fn count(&self, result: ShadowResult) {
-        if let Some((_, counters)) = self.shadow.get() {
+        if let Some(counters) = self.shadow.counters() {
             counters.count(result);
         }
     }
 
     fn log(&self, error: &Error) {
-        if let Some((version, _)) = self.shadow.get() {
+        if let Some(version) = self.shadow.version() {
             let (model, number) = (version.model(), version.version());
             log::debug!("{model} version {number}: a shadow request failed: {error}");
         }
@@ -205,19 +205,35 @@ impl AnsweredRequest {
 
     /// Whether the shadow version gives the same outputs, except for rounding. Blocks.
     fn is_answered_alike(&self, deadline: Instant) -> Result<bool> {
-        let Some((version, _)) = self.shadow.get() else {
+        let Some(version) = self.shadow.version() else {
             return Err(Error::internal("there is no shadow version"));
         };
         for (run, answer) in self.runs.iter().zip(&self.answers) {
             let signature = self.signatures.get(run.signature);
             let signature = signature.ok_or_else(|| Error::internal("no such signature number"))?;
             let outputs = shadow_outputs(version, signature, run, deadline)?;
-            if !same_outputs(answer, &outputs, Tolerance::Versions) {
+            let is_alike = match self.shadow.live() {
+                None => same_outputs(answer, &outputs, Tolerance::Versions),
+                Some(live) => {
+                    let named = |tensors: &[Tensor]| named(signature, run, tensors);
+                    live.add(&named(&outputs), &named(answer))
+                }
+            };
+            if !is_alike {
                 return Ok(false);
             }
         }
         Ok(true)
     }
+}
+
+/// Outputs that a run wants from `signature`, with their names.
+fn named(signature: &Signature, run: &ShadowRun, outputs: &[Tensor]) -> NamedOutputs {
+    let wanted = |at: usize| {
+        if run.output_filter.is_empty() { Some(at) } else { run.output_filter.get(at).copied() }
+    };
+    let name = |at: usize| Some(signature.outputs.get(wanted(at)?)?.alias.clone());
+    outputs.iter().enumerate().filter_map(|(at, it)| Some((name(at)?, it.clone()))).collect()
 }
 
 /// The outputs of the version for a run, in the order of those that the run wants from `signature`.

@@ -231,7 +231,7 @@ impl LifecycleManager {
         match action {
             Action::Publish => {
                 let servables = entry.publish();
-                self.shared.publish(name, servables, &entry.config);
+                self.shared.publish(name, servables, entry.live_comparison(), &entry.config);
             }
             Action::Load(number) => {
                 entry.begin_load(number).into_iter().for_each(|job| self.threads.load(job));

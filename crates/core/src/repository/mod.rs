@@ -34,6 +34,7 @@ use self::journal::Journal;
 mod board;
 mod files;
 mod formats;
+mod growth;
 mod held;
 mod journal;
 mod lifecycle;
@@ -52,6 +53,7 @@ mod watch;
 
 use self::step_threads::StepThreads;
 use self::traffic::{Traffic, TrafficSplit};
+use self::watch::LiveComparison;
 
 pub use self::formats::{NoFormats, VersionFiles};
 pub use self::journal::{LifecycleEvent, REQUEST};
@@ -543,7 +545,14 @@ impl RepositoryShared {
     }
 
     /// Swaps in the table with `model`'s ready versions replaced by `ready` (ascending).
-    fn publish(&self, model: &Arc<str>, ready: Vec<Arc<Servable>>, config: &ModelConfig) {
+    /// `live` compares the answers of one that is watched.
+    fn publish(
+        &self,
+        model: &Arc<str>,
+        ready: Vec<Arc<Servable>>,
+        live: Option<Arc<LiveComparison>>,
+        config: &ModelConfig,
+    ) {
         let mut table = ServingTable::clone(&self.table.load());
         if ready.is_empty() {
             table.models.remove(model);
@@ -553,7 +562,7 @@ impl RepositoryShared {
             let log = self.logs.of(model, &config.log);
             let numbers: Vec<i64> = ready.iter().map(|servable| servable.version()).collect();
             let split = TrafficSplit::new(&numbers, &labels, &config.traffic.split);
-            let traffic = Traffic::new(model, &ready, config, &self.metrics);
+            let traffic = Traffic::new(model, &ready, live, config, &self.metrics);
             let entry = Arc::new(ServedModel { ready, labels, log, split, traffic });
             table.models.insert(Arc::clone(model), entry);
         }

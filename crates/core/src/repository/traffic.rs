@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::watch::LiveComparison;
 use super::{ModelHandle, Servable};
 use crate::cache::VersionCache;
 use crate::config::ModelConfig;
@@ -57,6 +58,8 @@ pub(super) fn is_cacheable(loaded: &Loaded) -> bool {
 /// What happens with the requests of a model besides that they are answered. Published with its ready
 /// versions.
 pub(super) struct Traffic {
+    /// Of a version that is watched.
+    live: Option<Arc<LiveComparison>>,
     shadow: Option<(Arc<Servable>, ShadowCounters)>,
     cache: Option<CacheCounters>,
 }
@@ -66,6 +69,7 @@ impl Traffic {
     pub(super) fn new(
         model: &Arc<str>,
         ready: &[Arc<Servable>],
+        live: Option<Arc<LiveComparison>>,
         config: &ModelConfig,
         metrics: &Metrics,
     ) -> Option<Arc<Self>> {
@@ -76,18 +80,44 @@ impl Traffic {
         let is_cached =
             config.traffic.response_cache && ready.iter().any(|it| it.cache().is_some());
         let cache = is_cached.then(|| metrics.cache(model));
-        let has_any = shadow.is_some() || cache.is_some();
-        has_any.then(|| Arc::new(Traffic { shadow, cache }))
+        let has_any = live.is_some() || shadow.is_some() || cache.is_some();
+        has_any.then(|| Arc::new(Traffic { live, shadow, cache }))
     }
 }
 
 /// The version that gets a copy of a request, kept in memory.
-pub(crate) struct ShadowHandle(Arc<Traffic>);
+pub(crate) struct ShadowHandle(ShadowAim);
+
+enum ShadowAim {
+    /// The shadow version of the model's settings.
+    Configured(Arc<Traffic>),
+    /// The version before the one that answers.
+    Before(Arc<LiveComparison>),
+}
 
 impl ShadowHandle {
-    /// The version, and the model's counters of shadow requests. `None` never, in practice.
-    pub(crate) fn get(&self) -> Option<(&Servable, &ShadowCounters)> {
-        self.0.shadow.as_ref().map(|(version, counters)| (&**version, counters))
+    /// The version. `None` never, in practice.
+    pub(crate) fn version(&self) -> Option<&Servable> {
+        match &self.0 {
+            ShadowAim::Configured(traffic) => traffic.shadow.as_ref().map(|(it, _)| &**it),
+            ShadowAim::Before(live) => Some(live.old()),
+        }
+    }
+
+    /// The model's counters of shadow requests, if the version is that of the settings.
+    pub(crate) fn counters(&self) -> Option<&ShadowCounters> {
+        match &self.0 {
+            ShadowAim::Configured(traffic) => traffic.shadow.as_ref().map(|(_, it)| it),
+            ShadowAim::Before(_) => None,
+        }
+    }
+
+    /// What compares its answers, if it is the version before the one that answers.
+    pub(crate) fn live(&self) -> Option<&LiveComparison> {
+        match &self.0 {
+            ShadowAim::Configured(_) => None,
+            ShadowAim::Before(live) => Some(live),
+        }
     }
 }
 
@@ -102,8 +132,12 @@ impl ModelHandle {
     /// The version that gets a copy of the requests that this one answers.
     pub(crate) fn shadow(&self) -> Option<ShadowHandle> {
         let traffic = self.traffic.as_ref()?;
+        if let Some(live) = traffic.live.as_ref().filter(|live| live.wants(self.version())) {
+            return Some(ShadowHandle(ShadowAim::Before(Arc::clone(live))));
+        }
         let (version, _) = traffic.shadow.as_ref()?;
-        (version.version() != self.version()).then(|| ShadowHandle(Arc::clone(traffic)))
+        (version.version() != self.version())
+            .then(|| ShadowHandle(ShadowAim::Configured(Arc::clone(traffic))))
     }
 
     /// The response cache, if this version's responses are cached.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::ModelHandle;
+use super::growth::RunGrowth;
 use crate::comparison::{
     NamedOutputs, OutputFigures, OutputRules, ReleaseRules, SignatureChanges, VersionComparison,
 };
@@ -83,6 +84,8 @@ pub struct VersionTrial<'v> {
     widened: Vec<(String, f64)>,
     old_times: Vec<Duration>,
     new_times: Vec<Duration>,
+    old_growth: RunGrowth,
+    new_growth: RunGrowth,
     errors: Vec<String>,
     failed_in_new: u64,
     failed_in_both: u64,
@@ -104,6 +107,9 @@ pub struct TrialReport {
     pub medians: [Duration; 2],
     /// How many times as long the new version takes, by the medians; `None` if too few requests ran.
     pub slowdown: Option<f64>,
+    /// Memory that the runs of the new version leave behind and those of the old one do not, in bytes: over half of
+    /// the runs.
+    pub leak: Option<u64>,
     /// The first requests that only the new version fails, with its errors.
     pub errors: Vec<String>,
     /// All of these requests.
@@ -116,6 +122,8 @@ pub struct TrialReport {
     pub changes: SignatureChanges,
     /// What else is worth knowing, such as files that could not be read.
     pub notes: Vec<String>,
+    /// For live requests: without figures, and with the rules that held in the trial.
+    pub(super) live: VersionComparison,
 }
 
 impl TrialReport {
@@ -143,6 +151,8 @@ impl<'v> VersionTrial<'v> {
             widened: Vec::new(),
             old_times: Vec::new(),
             new_times: Vec::new(),
+            old_growth: RunGrowth::default(),
+            new_growth: RunGrowth::default(),
             errors: Vec::new(),
             failed_in_new: 0,
             failed_in_both: 0,
@@ -190,12 +200,14 @@ impl<'v> VersionTrial<'v> {
 
     fn run_on_both(&mut self, number: u64, request: &impl TrialRequest) {
         // Whoever runs second finds warm caches.
+        let mut on_old = || self.old_growth.during(|| outputs(self.old, request));
+        let mut on_new = || self.new_growth.during(|| outputs(self.new, request));
         let ((old, old_time), (new, new_time)) = if number % 2 == 1 {
-            let old = outputs(self.old, request);
-            (old, outputs(self.new, request))
+            let old = on_old();
+            (old, on_new())
         } else {
-            let new = outputs(self.new, request);
-            (outputs(self.old, request), new)
+            let new = on_new();
+            (on_old(), new)
         };
         match (old, new) {
             (Ok(old), Ok(new)) => {
@@ -228,12 +240,14 @@ impl<'v> VersionTrial<'v> {
             widened: self.widened.clone(),
             medians,
             slowdown,
+            leak: self.old_growth.leak_of(&self.new_growth),
             errors: self.errors.clone(),
             failed_in_new: self.failed_in_new,
             failed_in_both: self.failed_in_both,
             failed_in_old: self.failed_in_old,
             changes,
             notes: Vec::new(),
+            live: self.comparison.anew(),
         }
     }
 
@@ -259,6 +273,10 @@ impl<'v> VersionTrial<'v> {
         if let Some(slowdown) = slowdown.filter(|slowdown| *slowdown > most) {
             let runs = format!("its runs take {slowdown:.2} times as long");
             against.push(format!("{runs}, and may take {most} times"));
+        }
+        if let Some(leak) = self.old_growth.leak_of(&self.new_growth) {
+            let mib = leak >> 20;
+            against.push(format!("its runs leave memory behind: {mib} MiB in half of them"));
         }
         if !self.rules.allow_changes {
             against.extend(changes.lost.iter().cloned());

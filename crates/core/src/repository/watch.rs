@@ -1,8 +1,11 @@
 //! The first minutes of a version that has passed its trial: live requests count, too.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::servable::Servable;
+use crate::comparison::{NamedOutputs, VersionComparison};
 use crate::metrics::{CounterReading, Tally};
 use tensorserve_tensor::error::Code;
 
@@ -18,9 +21,66 @@ const LEAST_ERRORS: u64 = 5;
 /// Standard deviations by which shares of errors have to differ: chance does so once in a thousand times.
 const DEVIATIONS: f64 = 3.0;
 
+/// How often a live request also runs on the version before: its answers are compared, at little cost.
+const COMPARED_EVERY: Duration = Duration::from_millis(100);
+
+/// The fewest live requests whose values are a distribution, or whose ranks a share.
+const DISTRIBUTED: u64 = 100;
+
+/// Answers of a version to live requests beside those of the version before it.
+pub(crate) struct LiveComparison {
+    old: Arc<Servable>,
+    /// The number of the version that answers.
+    new: i64,
+    began: Instant,
+    /// When the next request is to be compared, in microseconds since the beginning.
+    next: AtomicU64,
+    seen: Mutex<VersionComparison>,
+}
+
+impl LiveComparison {
+    /// Whether a request that the version `number` answers is to run on the version before, too.
+    pub(super) fn wants(&self, number: i64) -> bool {
+        let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let next = self.next.load(Relaxed);
+        let after = now.saturating_add(u64::try_from(COMPARED_EVERY.as_micros()).unwrap_or(0));
+        number == self.new
+            && now >= next
+            && self.next.compare_exchange(next, after, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The version before.
+    pub(crate) fn old(&self) -> &Servable {
+        &self.old
+    }
+
+    /// Compares the outputs of both versions for a run. Returns whether they are alike.
+    pub(crate) fn add(&self, old: &NamedOutputs, new: &NamedOutputs) -> bool {
+        let mut seen = self.seen();
+        let number = seen.requests() + 1;
+        seen.add(number, old, new).is_empty()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, VersionComparison> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What live answers say against the new version.
+    fn against(&self) -> Option<String> {
+        let seen = self.seen();
+        let against = match seen.requests() {
+            requests if requests < DISTRIBUTED => seen.against_values(),
+            _ => seen.against(),
+        };
+        (!against.is_empty()).then(|| format!("live requests: {}", against.join("; ")))
+    }
+}
+
 /// A version that has taken the place of another one a short time ago.
 pub(super) struct ReleaseWatch {
     until: Instant,
+    /// Answers to live requests, by both versions.
+    pub(super) live: Arc<LiveComparison>,
     /// What the version had counted when it took traffic: it may have had some before.
     before: CounterReading,
     /// The requests of the version before it.
@@ -28,11 +88,27 @@ pub(super) struct ReleaseWatch {
 }
 
 impl ReleaseWatch {
-    /// From now on, for `time`.
-    pub(super) fn begin(old: &Servable, new: &Servable, time: Duration) -> Self {
+    /// From now on, for `time`. `rules` is a comparison that has seen nothing.
+    pub(super) fn begin(
+        old: &Arc<Servable>,
+        new: &Servable,
+        rules: VersionComparison,
+        time: Duration,
+    ) -> Self {
+        let began = Instant::now();
+        // A run that changes something must not take place twice.
+        let may_run_twice =
+            old.external_ops().is_empty() && old.signatures().iter().all(|it| it.read_only);
+        let live = LiveComparison {
+            old: Arc::clone(old),
+            new: new.version(),
+            began,
+            next: AtomicU64::new(if may_run_twice { 0 } else { u64::MAX }),
+            seen: Mutex::new(rules),
+        };
         let old = old.version_metrics().reading().since(&CounterReading::default());
         let before = new.version_metrics().reading();
-        ReleaseWatch { until: Instant::now() + time, before, old }
+        ReleaseWatch { until: began + time, live: Arc::new(live), before, old }
     }
 
     /// Whether its time is over.
@@ -43,7 +119,7 @@ impl ReleaseWatch {
     /// What live requests say against the version.
     pub(super) fn against(&self, new: &Servable, max_slowdown: f64) -> Option<String> {
         let new = new.version_metrics().reading().since(&self.before);
-        against(&self.old, &new, max_slowdown)
+        against(&self.old, &new, max_slowdown).or_else(|| self.live.against())
     }
 }
 

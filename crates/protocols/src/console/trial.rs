@@ -30,6 +30,8 @@ pub struct TrialView {
     median_ms: [f64; 2],
     /// How many times as long the new version takes; null if too few requests ran.
     slowdown: Option<f64>,
+    /// Memory that its runs leave behind, in bytes, in half of the runs; null if they leave none.
+    leak_bytes: Option<u64>,
     signatures: ChangesView,
     /// What else is worth knowing, such as files that could not be read.
     notes: Vec<String>,
@@ -85,6 +87,7 @@ impl TrialView {
             widened_tolerances: report.widened.iter().cloned().collect(),
             median_ms: report.medians.map(|time| time.as_secs_f64() * 1e3),
             slowdown: report.slowdown,
+            leak_bytes: report.leak,
             signatures: ChangesView {
                 lost: report.changes.lost.clone(),
                 added: report.changes.added.clone(),

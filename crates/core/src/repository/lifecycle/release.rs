@@ -15,7 +15,7 @@ use crate::repository::policy;
 use crate::repository::servable::Servable;
 use crate::repository::trial::TrialReport;
 use crate::repository::version::{FileCheck, Standing, Version};
-use crate::repository::watch::ReleaseWatch;
+use crate::repository::watch::{LiveComparison, ReleaseWatch};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// How often live requests of new versions are looked at.
@@ -125,7 +125,8 @@ impl ModelEntry {
         if let (Some(old), Some(new)) = (&old, &version.servable)
             && !time.is_zero()
         {
-            version.watch = Some(ReleaseWatch::begin(old, new, time));
+            let rules = version.trial.as_ref().map(|trial| trial.live.clone());
+            version.watch = Some(ReleaseWatch::begin(old, new, rules.unwrap_or_default(), time));
         }
         version.set_state(VersionState::Ready);
         self.publish_later();
@@ -147,7 +148,17 @@ impl ModelEntry {
                 found.push((number, against));
             }
         }
+        if !found.is_empty() {
+            // Requests hold on to the version before.
+            self.publish_later();
+        }
         found
+    }
+
+    /// What compares answers of a version that is watched.
+    pub(super) fn live_comparison(&self) -> Option<Arc<LiveComparison>> {
+        let mut watches = self.versions.values().rev().filter_map(|version| version.watch.as_ref());
+        watches.next().map(|watch| Arc::clone(&watch.live))
     }
 
     /// A version gets no more requests, but stays loaded. False if no other version could answer them.
