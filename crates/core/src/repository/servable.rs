@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use super::samples;
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
-use super::traffic::is_cacheable;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
     BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, Runaways, SignatureTraits,
@@ -20,7 +19,7 @@ use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
-    Executable, ExternalOp, LoadOptions, Packaging, Platform, PlatformInfo, RunOptions,
+    Executable, ExternalOp, LoadOptions, Loaded, Packaging, Platform, PlatformInfo, RunOptions,
     has_marshalled_hooks, synthetic_inputs, unset,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
@@ -553,6 +552,13 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
 }
 
 /// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
+/// Whether equal requests always get equal responses: no signature changes the state of the model, draws
+/// random numbers or depends on something outside of it.
+fn is_cacheable(loaded: &Loaded) -> bool {
+    let mut signatures = loaded.signatures.iter();
+    loaded.external_ops.is_empty() && signatures.all(|it| it.read_only && it.repeatable)
+}
+
 /// The shortest of several runs of one row; `None` if it does not run on synthetic inputs, or must not.
 fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
     let inputs = synthetic_inputs(signature, 1).filter(|_| signature.read_only)?;

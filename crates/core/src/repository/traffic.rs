@@ -8,7 +8,6 @@ use super::{ModelHandle, Servable};
 use crate::cache::VersionCache;
 use crate::config::ModelConfig;
 use crate::metrics::{CacheCounters, Metrics, ShadowCounters};
-use tensorserve_platform::Loaded;
 use tensorserve_trace::random;
 
 /// Shares of the ready versions of a model in the requests that name no version.
@@ -46,13 +45,6 @@ impl TrafficSplit {
         let place = u64::try_from((random * total) >> 64).unwrap_or(0);
         self.ends.iter().find(|(end, _)| place < *end).map(|(_, index)| *index)
     }
-}
-
-/// Whether equal requests always get equal responses: no signature changes the state of the model, draws
-/// random numbers or depends on something outside of it.
-pub(super) fn is_cacheable(loaded: &Loaded) -> bool {
-    let mut signatures = loaded.signatures.iter();
-    loaded.external_ops.is_empty() && signatures.all(|it| it.read_only && it.repeatable)
 }
 
 /// What happens with the requests of a model besides that they are answered. Published with its ready
