@@ -226,6 +226,9 @@ impl OutputStatistics {
                 }
             }
         }
+        if rules.most_psi.is_none() && rules.most_ks.is_none() {
+            return found;
+        }
         let shift = self.shift();
         let limits = [
             ("population stability index", rules.most_psi, shift.map(|shift| shift.psi)),
@@ -354,30 +357,31 @@ impl VersionComparison {
         self.outputs.iter().map(of).collect()
     }
 
-    /// What is against the new version in single requests: nothing that is a share or a distribution of all.
-    pub(crate) fn against_values(&self) -> Vec<String> {
+    /// What is against the new version; nothing if it may take the place of the old one.
+    #[must_use]
+    pub fn against(&self) -> Vec<String> {
+        let mut found = self.against_seen(0);
+        let unseen = |name: &&String| !self.outputs.contains_key(*name);
+        for name in self.of_output.keys().filter(unseen) {
+            found.push(format!("output {name:?}, for which there is a rule, was in no request"));
+        }
+        found
+    }
+
+    /// What is against the new version in the outputs that were seen. Ranks and distributions count for those of at least
+    /// `fewest` requests: they are of all requests.
+    pub(crate) fn against_seen(&self, fewest: u64) -> Vec<String> {
         let missing = self.missing.iter();
         let mut found: Vec<String> = missing
             .map(|(name, count)| format!("output {name:?} is missing in {count} requests"))
             .collect();
         for (name, statistics) in &self.outputs {
-            let against = statistics.against_values(self.rules_of(name));
+            let rules = self.rules_of(name);
+            let mut against = statistics.against_values(rules);
+            if statistics.seen.requests >= fewest {
+                against.extend(statistics.against_sums(rules));
+            }
             found.extend(against.into_iter().map(|what| format!("output {name:?}: {what}")));
-        }
-        found
-    }
-
-    /// What is against the new version; nothing if it may take the place of the old one.
-    #[must_use]
-    pub fn against(&self) -> Vec<String> {
-        let mut found = self.against_values();
-        for (name, statistics) in &self.outputs {
-            let against = statistics.against_sums(self.rules_of(name));
-            found.extend(against.into_iter().map(|what| format!("output {name:?}: {what}")));
-        }
-        let unseen = |name: &&String| !self.outputs.contains_key(*name);
-        for name in self.of_output.keys().filter(unseen) {
-            found.push(format!("output {name:?}, for which there is a rule, was in no request"));
         }
         found
     }
@@ -504,9 +508,11 @@ mod tests {
         let lenient = rules(|rules| rules.most_ks = Some(0.3));
         assert!(compared(lenient, &pairs).against().is_empty());
         let strict = rules(|rules| (rules.most_ks, rules.most_psi) = (Some(0.1), Some(0.1)));
-        let against = compared(strict, &pairs).against();
+        let against = compared(strict.clone(), &pairs).against();
         assert!(against[0].contains("population stability index"), "{against:?}");
         assert!(against[1].contains("Kolmogorov-Smirnov statistic is 0.25"), "{against:?}");
+        assert_eq!(compared(strict.clone(), &pairs).against_seen(2), against);
+        assert!(compared(strict, &pairs).against_seen(3).is_empty(), "too few requests");
     }
 
     #[test]
@@ -518,6 +524,7 @@ mod tests {
         let against = comparison.against();
         assert!(against[0].contains("\"y\" is missing in 1 requests"), "{against:?}");
         assert!(against[1].contains("\"z\", for which there is a rule"), "{against:?}");
+        assert_eq!(comparison.against_seen(0), against[..1], "nobody asked for z");
         let reshaped = [(tensor, matrix(&[&[1.0f32, 2.0]]))];
         let found = compared(OutputRules::default(), &reshaped);
         assert!(found.against()[0].contains("another type or shape in 1 of 1"));

@@ -24,7 +24,7 @@ const DEVIATIONS: f64 = 3.0;
 /// How often a live request also runs on the version before: its answers are compared, at little cost.
 const COMPARED_EVERY: Duration = Duration::from_millis(100);
 
-/// The fewest live requests whose values are a distribution, or whose ranks a share.
+/// The fewest live requests for an output whose values are a distribution, or whose ranks a share.
 const DISTRIBUTED: u64 = 100;
 
 /// Answers of a version to live requests beside those of the version before it.
@@ -39,6 +39,21 @@ pub(crate) struct LiveComparison {
 }
 
 impl LiveComparison {
+    /// From now on, by the rules of `seen`, which has seen nothing. `None` if runs of the version before change something:
+    /// they must not take place twice.
+    fn begin(old: &Arc<Servable>, new: &Servable, seen: VersionComparison) -> Option<Arc<Self>> {
+        let may_run_twice =
+            old.external_ops().is_empty() && old.signatures().iter().all(|it| it.read_only);
+        let live = || LiveComparison {
+            old: Arc::clone(old),
+            new: new.version(),
+            began: Instant::now(),
+            next: AtomicU64::new(0),
+            seen: Mutex::new(seen),
+        };
+        may_run_twice.then(|| Arc::new(live()))
+    }
+
     /// Whether a request that the version `number` answers is to run on the version before, too.
     pub(super) fn wants(&self, number: i64) -> bool {
         let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -67,11 +82,7 @@ impl LiveComparison {
 
     /// What live answers say against the new version.
     fn against(&self) -> Option<String> {
-        let seen = self.seen();
-        let against = match seen.requests() {
-            requests if requests < DISTRIBUTED => seen.against_values(),
-            _ => seen.against(),
-        };
+        let against = self.seen().against_seen(DISTRIBUTED);
         (!against.is_empty()).then(|| format!("live requests: {}", against.join("; ")))
     }
 }
@@ -79,8 +90,8 @@ impl LiveComparison {
 /// A version that has taken the place of another one a short time ago.
 pub(super) struct ReleaseWatch {
     until: Instant,
-    /// Answers to live requests, by both versions.
-    pub(super) live: Arc<LiveComparison>,
+    /// Answers to live requests, by both versions, if they are compared.
+    pub(super) live: Option<Arc<LiveComparison>>,
     /// What the version had counted when it took traffic: it may have had some before.
     before: CounterReading,
     /// The requests of the version before it.
@@ -95,20 +106,10 @@ impl ReleaseWatch {
         rules: VersionComparison,
         time: Duration,
     ) -> Self {
-        let began = Instant::now();
-        // A run that changes something must not take place twice.
-        let may_run_twice =
-            old.external_ops().is_empty() && old.signatures().iter().all(|it| it.read_only);
-        let live = LiveComparison {
-            old: Arc::clone(old),
-            new: new.version(),
-            began,
-            next: AtomicU64::new(if may_run_twice { 0 } else { u64::MAX }),
-            seen: Mutex::new(rules),
-        };
+        let live = LiveComparison::begin(old, new, rules);
         let old = old.version_metrics().reading().since(&CounterReading::default());
         let before = new.version_metrics().reading();
-        ReleaseWatch { until: began + time, live: Arc::new(live), before, old }
+        ReleaseWatch { until: Instant::now() + time, live, before, old }
     }
 
     /// Whether its time is over.
@@ -119,7 +120,8 @@ impl ReleaseWatch {
     /// What live requests say against the version.
     pub(super) fn against(&self, new: &Servable, max_slowdown: f64) -> Option<String> {
         let new = new.version_metrics().reading().since(&self.before);
-        against(&self.old, &new, max_slowdown).or_else(|| self.live.against())
+        let live = || self.live.as_ref().and_then(|live| live.against());
+        against(&self.old, &new, max_slowdown).or_else(live)
     }
 }
 

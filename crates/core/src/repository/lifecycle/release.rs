@@ -158,7 +158,7 @@ impl ModelEntry {
     /// What compares answers of a version that is watched.
     pub(super) fn live_comparison(&self) -> Option<Arc<LiveComparison>> {
         let mut watches = self.versions.values().rev().filter_map(|version| version.watch.as_ref());
-        watches.next().map(|watch| Arc::clone(&watch.live))
+        watches.next()?.live.clone()
     }
 
     /// A version gets no more requests, but stays loaded. False if no other version could answer them.
