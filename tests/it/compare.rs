@@ -7,7 +7,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::classifier::{
-    Classifier, WEIGHTS, constant, of_float, weights, with, with_cost, with_logarithm,
+    Classifier, WEIGHTS, check_numerics, constant, of_float, record_requests, weights, with,
+    with_cost, with_logarithm,
 };
 use crate::support::process::{Ended, run};
 use crate::support::saved_model::{FLOAT, INT32, a_float_tensor, a_type, an_int_tensor, node};
@@ -24,22 +25,7 @@ impl Trial {
         let requests = root.path().join("requests.tfrecord");
         let trial = Trial { root, requests };
         old.write(&trial.version(1));
-        let bodies: Vec<String> = (0..40u8)
-            .map(|number| {
-                let body = trial.root.path().join(format!("{number}.json"));
-                let x = f32::from(number) / 10.0;
-                // The last request alone is below -1.
-                let y = if number == 39 { -2.0 } else { 1.0 - x / 4.0 };
-                fs::write(&body, format!("{{\"instances\": [[{x}, {y}], [{y}, 0.5]]}}"))
-                    .expect("written");
-                body.display().to_string()
-            })
-            .collect();
-        let (model, output) = (trial.text(1), trial.requests.display().to_string());
-        let mut words = vec!["warmup", "record", &model, "--output", &output];
-        words.extend(bodies.iter().map(String::as_str));
-        let recorded = run(&words);
-        assert!(recorded.status.success(), "{}{}", recorded.stdout, recorded.stderr);
+        record_requests(&trial.version(1), 40, trial.root.path(), Some(&trial.requests));
         trial
     }
 
@@ -129,12 +115,7 @@ fn bad_versions_are_refused_with_the_reason() {
 #[test]
 fn rare_failures_are_found() {
     let trial = Trial::new(&Classifier::default());
-    let fails = with_logarithm(node(
-        "checked",
-        "CheckNumerics",
-        &["log"],
-        &[("T", a_type(FLOAT)), ("message", [&[0x12, 3][..], b"odd"].concat())],
-    ));
+    let fails = with_logarithm(check_numerics());
     trial.refuses("fails", &fails, &[], "1 requests fail that the old version answers");
     trial.refuses("fails", &fails, &[], "record 40: ");
     let nan = with_logarithm(node("checked", "Identity", &["log"], &of_float()));

@@ -1,4 +1,4 @@
-//! Twenty new versions of a classifier, each changed in one way, in a server with gated releases: every bad one is held,
+//! New versions of a classifier, each changed in one way, in a server with gated releases: every bad one is held,
 //! every harmless one takes traffic.
 
 use std::fs;
@@ -7,9 +7,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::classifier::{
-    Classifier, WEIGHTS, constant, of_float, weights, with, with_cost, with_logarithm,
+    Classifier, WEIGHTS, check_numerics, constant, of_float, record_requests, reduction, weights,
+    with, with_cost, with_logarithm,
 };
-use crate::support::process::{Process, run};
+use crate::support::process::Process;
 use crate::support::saved_model::{
     FLOAT, INT32, a_float_tensor, a_list_of_type, a_type, an_int_tensor, node,
 };
@@ -49,12 +50,7 @@ fn logits(op: &str, values: &[f32]) -> Classifier {
 fn centred() -> Classifier {
     with(vec![
         constant("rows", INT32, an_int_tensor(&[0])),
-        node(
-            "mean",
-            "Mean",
-            &["logits", "rows"],
-            &[("T", a_type(FLOAT)), ("Tidx", a_type(INT32)), ("keep_dims", vec![0x28, 1])],
-        ),
+        reduction("mean", "Mean", &["logits", "rows"]),
         node("added", "Sub", &["logits", "mean"], &of_float()),
     ])
 }
@@ -76,11 +72,6 @@ fn leaking() -> Classifier {
         node("kept", "Stage", &["block"], &[("dtypes", a_list_of_type(FLOAT))]),
         node("added", "Identity", &["logits", "^kept"], &of_float()),
     ])
-}
-
-fn checked() -> Vec<u8> {
-    let message = ("message", [&[0x12, 3][..], b"odd"].concat());
-    node("checked", "CheckNumerics", &["log"], &[("T", a_type(FLOAT)), message])
 }
 
 fn mutants() -> Vec<Mutant> {
@@ -112,7 +103,7 @@ fn mutants() -> Vec<Mutant> {
         bad("NaN for one request", nan, "values differ in 1 of 130 requests"),
         bad(
             "failing on one request",
-            with_logarithm(checked()),
+            with_logarithm(check_numerics()),
             "1 requests fail that the old version",
         ),
         bad("another output", renamed, "output \"scores\" is missing"),
@@ -127,37 +118,11 @@ fn mutants() -> Vec<Mutant> {
     ]
 }
 
-/// Records requests beside the version in `folder`.
-fn record(folder: &Path, elsewhere: &Path) {
-    let bodies: Vec<String> = (0..REQUESTS)
-        .map(|number| {
-            let body = elsewhere.join(format!("{number}.json"));
-            let x = f32::from(number) / 30.0;
-            // The last request alone is below -1.
-            let y = if number == REQUESTS - 1 { -2.0 } else { 1.0 - x / 4.0 };
-            let text = format!("{{\"instances\": [[{x}, {y}], [{y}, 0.5]]}}");
-            fs::write(&body, text).expect("written");
-            body.display().to_string()
-        })
-        .collect();
-    let model = folder.display().to_string();
-    let mut words = vec!["warmup", "record", &model];
-    words.extend(bodies.iter().map(String::as_str));
-    let recorded = run(&words);
-    assert!(recorded.status.success(), "{}{}", recorded.stdout, recorded.stderr);
-}
-
 /// Writes a version under another name, and publishes it.
 fn publish(version: &Classifier, root: &Path, folder: &Path) {
     let staged = root.join("staged");
     version.write(&staged);
     fs::rename(staged, folder).expect("renamed");
-}
-
-fn version(server: &Process, model: &str, number: i64) -> Value {
-    let detail = client::get(server.address, &format!("/api/v1/models/{model}")).json();
-    let versions = detail["versions"].as_array().cloned().unwrap_or_default();
-    versions.into_iter().find(|it| it["version"] == number).unwrap_or_default()
 }
 
 #[test]
@@ -167,7 +132,7 @@ fn bad_versions_are_held_and_harmless_ones_are_released() {
     let mutants = mutants();
     let first = models.join("m0/1");
     Classifier::default().write(&first);
-    record(&first, root.path());
+    record_requests(&first, REQUESTS, root.path(), None);
     let requests = "assets.extra/tf_serving_warmup_requests";
     for number in 1..mutants.len() {
         let folder = models.join(format!("m{number}/1"));
@@ -175,10 +140,10 @@ fn bad_versions_are_held_and_harmless_ones_are_released() {
         fs::create_dir_all(folder.join("assets.extra")).expect("a directory");
         fs::copy(first.join(requests), folder.join(requests)).expect("copied");
     }
-    // The times of graphs as small as these differ by chance.
     let state = root.path().join("held").display().to_string();
     let words = [
         ["--release", "gated"],
+        // The times of graphs as small as these differ by chance.
         ["--release-max-slowdown", "3"],
         ["--release-watch", "0s"],
         ["--release-state", &state],
@@ -191,7 +156,7 @@ fn bad_versions_are_held_and_harmless_ones_are_released() {
         publish(&mutant.version, root.path(), &models.join(format!("{model}/2")));
         let mut new = Value::Null;
         wait_until(&format!("{} is decided", mutant.name), || {
-            new = version(&server, &model, 2);
+            new = client::version(server.address, &model, 2);
             new["state"] == "HELD" || new["state"] == "AVAILABLE"
         });
         let error = new["error"].as_str().unwrap_or_default();

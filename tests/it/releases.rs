@@ -50,9 +50,7 @@ fn send(place: &Place, values: impl IntoIterator<Item = u32>) {
 }
 
 fn version(place: &Place, number: i64) -> Value {
-    let detail = place.server.get("/api/v1/models/m").json();
-    let versions = detail["versions"].as_array().cloned().unwrap_or_default();
-    versions.into_iter().find(|it| it["version"] == number).unwrap_or_default()
+    client::version(place.server.address, "m", number)
 }
 
 /// Waits until the version is in this state.
@@ -429,9 +427,7 @@ fn a_held_version_is_held_after_a_restart() {
         client::post(server.address, "/v1/models/m:predict", body).json()
     };
     let error_of = |server: &Process, number: i64| {
-        let detail = client::get(server.address, "/api/v1/models/m").json();
-        let versions = detail["versions"].as_array().cloned().unwrap_or_default();
-        let found = versions.into_iter().find(|it| it["version"] == number).unwrap_or_default();
+        let found = client::version(server.address, "m", number);
         found["error"].as_str().unwrap_or_default().to_owned()
     };
     let server = Process::serve(&models, &words);

@@ -1,7 +1,9 @@
 //! A classifier of a few nodes as a SavedModel, and versions of it that are changed in some way.
 
+use std::fs;
 use std::path::Path;
 
+use super::process::run;
 use super::saved_model::{
     FLOAT, INT32, SavedModel, a_float_tensor, a_type, an_int_tensor, node, placeholder, signature,
     tensor,
@@ -119,13 +121,39 @@ pub fn with_logarithm(last: Vec<u8>) -> Classifier {
         node("above", "AddV2", &["x", "one"], &of_float()),
         node("log", "Log", &["above"], &of_float()),
         last,
-        node(
-            "sums",
-            "Sum",
-            &["checked", "columns"],
-            &[("T", a_type(FLOAT)), ("Tidx", a_type(INT32)), ("keep_dims", vec![0x28, 1])],
-        ),
+        reduction("sums", "Sum", &["checked", "columns"]),
         node("nothing", "Mul", &["sums", "tiny"], &of_float()),
         node("added", "AddV2", &["logits", "nothing"], &of_float()),
     ])
+}
+
+/// What [`with_logarithm`] takes to fail for such values.
+pub fn check_numerics() -> Vec<u8> {
+    let message = ("message", [&[0x12, 3][..], b"odd"].concat());
+    node("checked", "CheckNumerics", &["log"], &[("T", a_type(FLOAT)), message])
+}
+
+/// A reduction of floats along some dimensions, which stay with the size 1.
+pub fn reduction(name: &str, op: &str, inputs: &[&str; 2]) -> Vec<u8> {
+    let keep_dims = ("keep_dims", vec![0x28, 1]);
+    node(name, op, inputs, &[("T", a_type(FLOAT)), ("Tidx", a_type(INT32)), keep_dims])
+}
+
+/// Records `count` requests of two rows with the version in `folder`, into the file `output` or beside the version. Their
+/// bodies are written to `bodies`. The last request alone has a value below -1.
+pub fn record_requests(folder: &Path, count: u8, bodies: &Path, output: Option<&Path>) {
+    let mut words = vec!["warmup".to_owned(), "record".to_owned(), folder.display().to_string()];
+    for number in 0..count {
+        let body = bodies.join(format!("{number}.json"));
+        let x = 4.0 * f32::from(number) / f32::from(count);
+        let y = if number == count - 1 { -2.0 } else { 1.0 - x / 4.0 };
+        let text = format!("{{\"instances\": [[{x}, {y}], [{y}, 0.5]]}}");
+        fs::write(&body, text).expect("written");
+        words.push(body.display().to_string());
+    }
+    if let Some(output) = output {
+        words.extend(["--output".to_owned(), output.display().to_string()]);
+    }
+    let recorded = run(&words);
+    assert!(recorded.status.success(), "{}{}", recorded.stdout, recorded.stderr);
 }

@@ -152,6 +152,13 @@ pub fn request(
         .unwrap_or_else(|e| panic!("{method} {path}: {e}"))
 }
 
+/// What the console says of a version; null if the model has none with this number.
+pub fn version(address: SocketAddr, model: &str, number: i64) -> Value {
+    let detail = get(address, &format!("/api/v1/models/{model}")).json();
+    let versions = detail["versions"].as_array().cloned().unwrap_or_default();
+    versions.into_iter().find(|it| it["version"] == number).unwrap_or_default()
+}
+
 pub fn get(address: SocketAddr, path: &str) -> Answer {
     request(address, "GET", path, &[], "")
 }

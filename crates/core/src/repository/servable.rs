@@ -559,7 +559,7 @@ fn is_cacheable(loaded: &Loaded) -> bool {
     loaded.external_ops.is_empty() && signatures.all(|it| it.read_only && it.repeatable)
 }
 
-/// The shortest of several runs of one row; `None` if it does not run on synthetic inputs, or must not.
+/// The shortest of several runs of one row, or the first below [`WORTH_SPLITTING`]; `None` if it does not run on synthetic inputs, or must not.
 fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
     let inputs = synthetic_inputs(signature, 1).filter(|_| signature.read_only)?;
     let mut least = Duration::MAX;
@@ -567,6 +567,9 @@ fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
         let began = Instant::now();
         queue.warm(&inputs, Some(WARM_LIMIT)).ok()?;
         least = least.min(began.elapsed());
+        if least < WORTH_SPLITTING {
+            break;
+        }
         thread::sleep(PAUSE_IN_DOUBT);
     }
     Some(least)

@@ -233,14 +233,15 @@ impl<'v> VersionTrial<'v> {
         let medians = [median(&self.old_times), median(&self.new_times)];
         let [old, new] = medians.map(|time| time.as_secs_f64());
         let slowdown = self.is_timed().then(|| new / old.max(1e-9));
+        let leak = self.old_growth.leak_of(&self.new_growth);
         TrialReport {
-            against: self.against(slowdown, &changes),
+            against: self.against(slowdown, leak, &changes),
             requests: self.comparison.requests(),
             outputs: self.comparison.figures(),
             widened: self.widened.clone(),
             medians,
             slowdown,
-            leak: self.old_growth.leak_of(&self.new_growth),
+            leak,
             errors: self.errors.clone(),
             failed_in_new: self.failed_in_new,
             failed_in_both: self.failed_in_both,
@@ -258,7 +259,12 @@ impl<'v> VersionTrial<'v> {
         count >= TIMED || (count >= TIMED_IF_LONG && is_long())
     }
 
-    fn against(&self, slowdown: Option<f64>, changes: &SignatureChanges) -> Vec<String> {
+    fn against(
+        &self,
+        slowdown: Option<f64>,
+        leak: Option<u64>,
+        changes: &SignatureChanges,
+    ) -> Vec<String> {
         let mut against = self.comparison.against();
         if self.comparison.requests() == 0 {
             against.push("no request was answered by both versions".to_owned());
@@ -274,7 +280,7 @@ impl<'v> VersionTrial<'v> {
             let runs = format!("its runs take {slowdown:.2} times as long");
             against.push(format!("{runs}, and may take {most} times"));
         }
-        if let Some(leak) = self.old_growth.leak_of(&self.new_growth) {
+        if let Some(leak) = leak {
             let mib = leak >> 20;
             against.push(format!("its runs leave memory behind: {mib} MiB in half of them"));
         }
