@@ -58,7 +58,7 @@ impl Shared {
         if entry.range.is_some() {
             let key = self.out_key(entry.objects.first().map_or("", |object| &object.key));
             let is_joined = parts::join(&self.plan, entry, &self.state, &self.output, &key)?;
-            objects = u64::from(is_joined);
+            objects = u64::from(is_joined && self.is_newly_joined(entry));
         }
         self.progress.objects.fetch_add(objects, Relaxed);
         Ok(marker)

@@ -85,6 +85,7 @@ impl Run {
             model: self.model,
             progress: self.progress,
             is_first: self.is_first,
+            joined: Mutex::default(),
             exceeded: OnceLock::new(),
             stop: self.stop,
         };

@@ -1,13 +1,14 @@
 //! What all entry threads share.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batch, BatchText, RecordRunner};
 use crate::job::{Job, retried};
 use crate::model::Model;
-use crate::plan::{Plan, PlannedObject};
+use crate::plan::{Entry, Plan, PlannedObject};
 use crate::pool::{Pending, Pool};
 use crate::progress::Progress;
 use crate::report::counted;
@@ -30,6 +31,9 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     /// No other run has worked on this plan: its outputs are not there yet.
     pub(crate) is_first: bool,
+    /// Entries whose objects were joined, by the number of the first range: two threads that end the last ranges of an
+    /// object at the same time may both join it, and it is one object.
+    pub(crate) joined: Mutex<BTreeSet<usize>>,
     /// Why the run must end: there are too many bad records. An object that ends for it takes back what
     /// it has counted.
     pub(crate) exceeded: OnceLock<String>,
@@ -55,6 +59,13 @@ impl UnderWay {
 impl Shared {
     pub(crate) fn out_key(&self, key: &str) -> String {
         format!("{key}{}", self.job.frozen.output_suffix)
+    }
+
+    /// Whether the object that `entry` is a range of counts as done now that it is joined: once.
+    pub(crate) fn is_newly_joined(&self, entry: &Entry) -> bool {
+        let first = self.plan.parts_of(entry).map(|part| part.entry).next();
+        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        first.is_some_and(|first| joined.insert(first))
     }
 
     pub(crate) fn check_stop(&self) -> Result<()> {
