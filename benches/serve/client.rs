@@ -108,17 +108,32 @@ pub fn check(address: SocketAddr, scenario: &Scenario) {
     });
 }
 
-/// The rows and the batches of a model that the server has run so far.
-pub fn batches(address: SocketAddr, model: &str) -> (f64, f64) {
+/// Waits until the versions of a server run in the form in which they stay. Earlier servers have one form.
+pub fn wait_for_optimization(address: SocketAddr) {
+    let is_busy = |line: &str| {
+        let count = line.strip_prefix("tensorserve_optimizing_versions ");
+        count.is_some_and(|count| count != "0")
+    };
+    while metrics(address).lines().any(is_busy) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn metrics(address: SocketAddr) -> String {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-    let text = runtime.block_on(async {
+    runtime.block_on(async {
         let mut stream = TcpStream::connect(address).await.expect("connects");
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("sent");
         let mut buffer = vec![0; 1 << 20];
         let (_, body) = answer(&mut stream, &mut buffer).await;
         String::from_utf8_lossy(&buffer[body]).into_owned()
-    });
+    })
+}
+
+/// The rows and the batches of a model that the server has run so far.
+pub fn batches(address: SocketAddr, model: &str) -> (f64, f64) {
+    let text = metrics(address);
     let sum = |name: &str| {
         let start = format!("tensorserve_batch_rows_{name}{{model=\"{model}\"");
         let lines = text.lines().filter(|line| line.starts_with(&start));

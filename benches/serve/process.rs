@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use actix_web::{App, HttpServer, web};
 
+use crate::client;
 use crate::scenario::project;
 
 pub struct Process {
@@ -18,6 +19,9 @@ pub struct Process {
     /// The directory of its `inference.py`, removed when it ends.
     code: Option<tempfile::TempDir>,
 }
+
+/// What a server prints when it is ready.
+const READY: &str = "ready after";
 
 impl Process {
     /// The release server, serving the sample models.
@@ -34,7 +38,7 @@ impl Process {
         command.arg(project("tests/data/tensorflow-serving/generated/echo_float32"));
         command.arg(project("tests/data/rows/text_of_length"));
         command.args(more);
-        Process::start(command, "ready after")
+        Process::start(command, READY)
     }
 
     /// The release server, serving the models in `folder`.
@@ -42,7 +46,7 @@ impl Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorserve"));
         command.args(["serve", "--http-port", "0", "--grpc-port", "off", "--log-level", "warn"]);
         command.args(options).arg(folder);
-        Process::start(command, "ready after")
+        Process::start(command, READY)
     }
 
     /// The release server, serving half_plus_two, with this `inference.py`.
@@ -96,6 +100,9 @@ impl Process {
         // Further output must not block it.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.or(grpc).expect("it prints its address");
+        if ready == READY {
+            client::wait_for_optimization(address);
+        }
         Process { child, address, grpc: grpc.unwrap_or(address), code: None }
     }
 

@@ -275,6 +275,7 @@ impl Check {
             warm_up_iterations: each.warm_up_iterations(),
             log: log(each),
             receipts: each.receipts(),
+            optimize: each.optimize(),
             max_concurrent_requests: each.max_concurrent_requests,
             batching: self.batching(batching),
             batching_file: false,

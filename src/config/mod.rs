@@ -10,7 +10,8 @@
 pub use tensorserve_auth::AuthConfig;
 pub use tensorserve_core::config::{
     BatchConfig, BatchMode, BatchParameters, BatcherConfig, EngineConfig, Images, LogConfig,
-    ModelConfig, RepositoryConfig, SourceConfig, TrafficConfig, VersionPolicy, VersionTransition,
+    ModelConfig, OptimizeMode, RepositoryConfig, SourceConfig, TrafficConfig, VersionPolicy,
+    VersionTransition,
 };
 pub use tensorserve_core::metrics::MetricsAlias;
 #[cfg(feature = "tflite")]

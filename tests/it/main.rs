@@ -81,6 +81,7 @@ mod open_inference_cases;
 mod open_inference_streams;
 mod openapi;
 mod operations;
+mod optimize;
 mod own_name;
 mod page;
 #[cfg(all(feature = "onnx", feature = "xgboost", feature = "mxnet"))]

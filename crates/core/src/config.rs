@@ -158,6 +158,8 @@ pub struct ModelConfig {
     pub log: LogConfig,
     /// Answers have receipts: which version made them, of which inputs and outputs.
     pub receipts: bool,
+    /// Whether a version may run in another form that takes less CPU time.
+    pub optimize: OptimizeMode,
     /// Maximum number of its requests that wait for a batch or run; `None` for no limit.
     pub max_concurrent_requests: Option<usize>,
     /// Batching.
@@ -180,6 +182,18 @@ pub struct TrafficConfig {
     pub shadow: Option<String>,
     /// Keep responses, to answer equal requests with them.
     pub response_cache: bool,
+}
+
+/// Whether a version may run in another form of its model, such as one whose variables are constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizeMode {
+    /// It runs as it was loaded.
+    Off,
+    /// If outputs are equal to the bit.
+    Exact,
+    /// If outputs differ as little as those of two exports of a model may: by 1e-3 of the largest magnitude, or 2e-2 for
+    /// floats of 2 bytes.
+    Fast,
 }
 
 /// How a new version of a model comes to take traffic while another one serves.
@@ -460,6 +474,7 @@ impl Default for ModelConfig {
             warm_up_iterations: 1,
             log: LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 64 << 20 },
             receipts: false,
+            optimize: OptimizeMode::Exact,
             max_concurrent_requests: None,
             batching: BatchConfig::default(),
             batching_file: false,

@@ -40,9 +40,9 @@ pub use crate::metrics::{
 };
 pub use crate::repository::{
     ChangeRequest, CustomOps, ExternalOp, Gpus, InputStyle, LifecycleEvent, LoadedModel,
-    ModelHandle, ModelSpec, ModelState, OpRun, PlatformInfo, REQUEST, RunTiming, StoreReport,
-    TrialReport, TrialRequest, TrialRequests, TrialSources, Unresolved, VersionSelector,
-    VersionState, VersionStatus, VersionTrial,
+    ModelHandle, ModelSpec, ModelState, OpRun, OptimizationState, OptimizedForm, PlatformInfo,
+    REQUEST, RunTiming, StoreReport, TrialReport, TrialRequest, TrialRequests, TrialSources,
+    Unresolved, VersionSelector, VersionState, VersionStatus, VersionTrial,
 };
 pub use crate::request_log::{LoggedInference, LoggedRun, RequestLogFormat};
 

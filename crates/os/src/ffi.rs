@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -65,6 +66,16 @@ pub fn splits_file_reads() -> bool {
     return crate::reads::is_interposed();
     #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
     return false;
+}
+
+/// The CPU time that this thread has used.
+#[must_use]
+pub fn thread_cpu_time() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a plain system call, which writes to the structure.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    (status == 0).then(|| Duration::new(seconds, nanos))
 }
 
 /// The nice value that [`lower_priority`] adds: a thread with it gets about a tenth of the CPU time

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
-pub use self::samples::{SyntheticSample, synthetic_samples};
+pub use self::samples::{SyntheticSample, irregular_inputs, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 pub use tensorserve_os::files::names_version;
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -366,6 +366,16 @@ pub trait Executable: Send + Sync {
         None
     }
 
+    /// Makes another form of this model that computes the same with less work, such as one whose variables are
+    /// constants. There may be several: number 0 promises most, and the following ones are for models whose outputs
+    /// that changes. Blocks for about as long as a load; runs may go on meanwhile.
+    ///
+    /// # Errors
+    /// What the runtime reports.
+    fn optimized(&self, _number: usize) -> Result<Optimization> {
+        Ok(Optimization::Unknown)
+    }
+
     /// Runs, and profiles every operation. That takes many times as long as the run itself.
     ///
     /// # Errors
@@ -380,6 +390,24 @@ pub trait Executable: Send + Sync {
         let message = "the runtime of this model does not support profiling";
         Err(Error::new(Code::Unimplemented, message))
     }
+}
+
+/// What a runtime makes of a loaded model to compute the same with less work.
+pub enum Optimization {
+    /// The runtime knows no other form of models.
+    Unknown,
+    /// There is none of this number, for this reason.
+    None(String),
+    /// The other form.
+    Made(OptimizedModel),
+}
+
+/// Another form of a loaded model.
+pub struct OptimizedModel {
+    /// Runs the same signatures.
+    pub executable: Arc<dyn Executable>,
+    /// What is different, in words.
+    pub what: String,
 }
 
 /// The outputs in order, and the profile of the run.

@@ -103,18 +103,48 @@ pub fn synthetic_samples(signature: &Signature) -> Vec<SyntheticSample> {
     all.filter_map(sample).collect()
 }
 
+/// Inputs of `rows` rows with irregular values, which differ from row to row and from `seed` to `seed`: numbers from -4
+/// to 4, integers from 0 to 9, short words. `None` if they would be large.
+#[must_use]
+pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Option<Vec<Tensor>> {
+    let start = seed.checked_mul(1009)?;
+    let input = |(number, spec): (usize, &TensorSpec)| {
+        let (dtype, start) = (spec.dtype()?, start + number * 131);
+        let real = |at: usize| small(start + at) * 4.0;
+        let integer = |at: usize| digit(start + at);
+        let is_integer =
+            !matches!(dtype, DType::Float | DType::Double | DType::Half | DType::BFloat16);
+        let number: &dyn Fn(usize) -> f64 = if is_integer { &integer } else { &real };
+        let text = format!("word{}", start % 50);
+        let open = if seed % 2 == 0 { 1 } else { LONG };
+        filled(spec, signature, (rows, open), number, &text)
+    };
+    signature.inputs.iter().enumerate().map(input).collect()
+}
+
 fn input(
     spec: &TensorSpec,
     signature: &Signature,
     open: usize,
     filling: &Filling,
 ) -> Option<Tensor> {
-    let shape = Shape::new(&synthetic_dims(spec, 1, open)?).ok()?;
+    filled(spec, signature, (1, open), &filling.number, &(filling.text)())
+}
+
+/// An input of these rows and sizes of open dimensions, with numbers by their place, or all of the same text.
+fn filled(
+    spec: &TensorSpec,
+    signature: &Signature,
+    (rows, open): (usize, usize),
+    number: &dyn Fn(usize) -> f64,
+    text: &str,
+) -> Option<Tensor> {
+    let shape = Shape::new(&synthetic_dims(spec, rows, open)?).ok()?;
     let (dtype, count) = (spec.dtype()?, shape.elements().ok()?);
     if dtype == DType::String {
         let text = match signature.takes_images {
             true => image_text(signature.images).to_vec(),
-            false => (filling.text)().into_bytes(),
+            false => text.as_bytes().to_vec(),
         };
         let mut strings = StringsBuilder::default();
         if count.checked_mul(text.len().max(1))? > LARGEST {
@@ -128,7 +158,7 @@ fn input(
     }
     let mut bytes = aligned_vec::<u8>(count * dtype.size()?);
     (0..count).for_each(|at| {
-        push(dtype, (filling.number)(at), &mut |part| {
+        push(dtype, number(at), &mut |part| {
             part.iter().for_each(|&byte| bytes.push(byte));
         })
     });

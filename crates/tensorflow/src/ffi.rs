@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use libloading::Library;
@@ -41,7 +42,8 @@ opaque!(
     TfTensor,
     TfLibrary,
     TfDeviceList,
-    TfImportOptions
+    TfImportOptions,
+    TfOperationDescription
 );
 
 #[repr(C)]
@@ -158,6 +160,12 @@ api! {
     operation_by_name = b"TF_GraphOperationByName\0":
         fn(*mut TfGraph, *const c_char) -> *mut TfOperation;
     operation_outputs = b"TF_OperationNumOutputs\0": fn(*mut TfOperation) -> c_int;
+    new_operation = b"TF_NewOperation\0":
+        fn(*mut TfGraph, *const c_char, *const c_char) -> *mut TfOperationDescription;
+    add_input = b"TF_AddInput\0": fn(*mut TfOperationDescription, TfOutput);
+    set_attr_type = b"TF_SetAttrType\0": fn(*mut TfOperationDescription, *const c_char, c_int);
+    finish_operation = b"TF_FinishOperation\0":
+        fn(*mut TfOperationDescription, *mut TfStatus) -> *mut TfOperation;
     output_type = b"TF_OperationOutputType\0": fn(TfOutput) -> c_int;
     output_rank = b"TF_GraphGetTensorNumDims\0": fn(*mut TfGraph, TfOutput, *mut TfStatus) -> c_int;
     output_shape = b"TF_GraphGetTensorShape\0":
@@ -420,8 +428,8 @@ pub(super) struct TensorFlowSession {
     has_own_pool: bool,
 }
 
-// SAFETY: TF_SessionRun may be called from any number of threads at once; the graph is not
-// changed after the load. Closing needs `&mut self`.
+// SAFETY: TF_SessionRun may be called from any number of threads at once, also while operations are
+// added to the graph, which locks it; none is changed or removed. Closing needs `&mut self`.
 unsafe impl Send for TensorFlowSession {}
 // SAFETY: as above.
 unsafe impl Sync for TensorFlowSession {}
@@ -632,6 +640,53 @@ impl TensorFlowSession {
         Ok(GraphEndpoint(TfOutput { operation, index }))
     }
 
+    /// The values of variables, by the names of the operations whose output is their handle; `None` for those
+    /// without a value. Adds operations that read them to the graph, and with them to the session.
+    pub(super) fn read_variables(&self, handles: &[(&str, DType)]) -> Result<Vec<Option<Tensor>>> {
+        let mut all = Vec::with_capacity(handles.len());
+        for (name, dtype) in handles {
+            all.push((self.endpoint(name)?, *dtype));
+        }
+        let questions = all.iter().map(|(handle, _)| self.add_reader(*handle, None));
+        let questions = questions.collect::<Result<Vec<_>>>()?;
+        let has_value: Vec<bool> = self.fetch(&questions)?.iter().map(is_true).collect();
+        let set = all.iter().zip(&has_value).filter(|(_, has_value)| **has_value);
+        let reads = set.map(|((handle, dtype), _)| self.add_reader(*handle, Some(*dtype)));
+        let mut values = self.fetch(&reads.collect::<Result<Vec<_>>>()?)?.into_iter();
+        let value = |has_value| if has_value { values.next() } else { None };
+        Ok(has_value.into_iter().map(value).collect())
+    }
+
+    /// Adds an operation that reads a variable of this type, or one that tells whether it has a value.
+    fn add_reader(&self, handle: GraphEndpoint, dtype: Option<DType>) -> Result<GraphEndpoint> {
+        static ADDED: AtomicU64 = AtomicU64::new(0);
+        let number = ADDED.fetch_add(1, Relaxed);
+        let name = c_string(&format!("tensorserve/read_{number}"))?;
+        let kind = if dtype.is_some() { c"ReadVariableOp" } else { c"VarIsInitializedOp" };
+        let (api, status) = (&*self.api, OwnedStatus::new(&self.api));
+        // SAFETY: the graph is live, which the description locks until it is finished, here in any case; the
+        // handle is an output of this graph, and the texts are NUL-terminated and live for the calls.
+        let operation = unsafe {
+            let description = (api.new_operation)(self.graph, kind.as_ptr(), name.as_ptr());
+            (api.add_input)(description, handle.0);
+            if let Some(dtype) = dtype {
+                (api.set_attr_type)(description, c"dtype".as_ptr(), dtype.number());
+            }
+            (api.finish_operation)(description, status.raw)
+        };
+        status.check()?;
+        Ok(GraphEndpoint(TfOutput { operation, index: 0 }))
+    }
+
+    /// Runs what the outputs `fetches` need. None of them needs an input.
+    fn fetch(&self, fetches: &[GraphEndpoint]) -> Result<Vec<Tensor>> {
+        if fetches.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tensors = RunTensors { feeds: &[], inputs: &[], fetches };
+        self.run(tensors, RunOptions::default())
+    }
+
     /// A serialized `RunOptions` with a timeout. Such a run needs threads besides the calling one.
     fn with_timeout(&self, timeout: Duration) -> SmallVec<[u8; 16]> {
         let mut options = with_timeout(timeout);
@@ -749,6 +804,7 @@ impl Drop for TensorFlowSession {
 }
 
 /// The settings of a session.
+#[derive(Clone)]
 pub(super) struct SessionSettings {
     /// A serialized `ConfigProto`.
     pub(super) config: Vec<u8>,
@@ -971,6 +1027,11 @@ fn build_strings(api: &Arc<TensorFlowApi>, values: &Strings) -> LentMemory {
     let data = owner.strings.as_mut_ptr().cast();
     let length = owner.strings.len() * size_of::<TString>();
     LentMemory { data, length, release, owner: Box::into_raw(owner).cast() }
+}
+
+/// Whether a scalar is true.
+fn is_true(tensor: &Tensor) -> bool {
+    tensor.bytes().first().is_some_and(|byte| *byte != 0)
 }
 
 fn c_string(text: &str) -> Result<CString> {

@@ -3,7 +3,9 @@
 //! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
 //! * [`saved_model`], [`frozen`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without
 //!   the library; [`model_files`] finds them;
+//! * [`freezing`] makes copies of models whose variables are constants;
 //! * [`trace`] reads profiles, [`unset`] errors;
+//! * `executable` runs them;
 //! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -19,29 +21,31 @@ use std::thread;
 
 use prost::Message;
 
-use self::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
+use self::executable::{SavedModelExecutable, SavedModelOrigin};
+use self::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
 use self::gpu::GpuSearch;
 use self::graph::OpRegistry;
 use self::model_files::{GraphFiles, ModelParts};
 use tensorserve_os as os;
 use tensorserve_platform::library::Library;
 use tensorserve_platform::{
-    Completeness, CustomOps, Executable, Gpus, InputStyle, Inspection, LoadOptions, Loaded,
-    ModelLoader, ModelPath, Platform, PlatformInfo, Profiled, RunOptions, RuntimeLibrary,
+    Completeness, CustomOps, Gpus, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
+    ModelPath, Platform, PlatformInfo, RuntimeLibrary,
 };
 use tensorserve_proto::tensorflow::{
     ConfigProto, GpuOptions, MetaGraphDef, OpList, ThreadPoolOptionProto,
 };
-use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+use tensorserve_tensor::error::{Error, Result};
 
 pub use self::config::{GpuConfig, TensorFlowConfig};
 
 mod bundle;
 mod config;
 mod custom_ops;
+mod executable;
 mod external_ops;
 mod ffi;
+mod freezing;
 mod frozen;
 mod gpu;
 mod graph;
@@ -417,10 +421,21 @@ impl ModelLoader for TensorFlow {
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
         }
-        let endpoints =
-            signatures.iter().map(|s| SignatureEndpoints::resolve(&session, s)).collect();
+        let origin = match &files {
+            GraphFiles::SavedModel(folder) if self.config.session_target.is_empty() => {
+                Some(SavedModelOrigin {
+                    api: Arc::clone(&runtime.api),
+                    folder: folder.to_path_buf(),
+                    tags: options.tags.clone(),
+                    settings: self.settings(options, signatures.iter().all(|it| it.is_bounded)),
+                    signatures: signatures.clone(),
+                })
+            }
+            // Graphs that are frozen already, those that only the runtime reads, and those on another machine.
+            GraphFiles::SavedModel(_) | GraphFiles::Text(_) | GraphFiles::Frozen(_) => None,
+        };
         Ok(Loaded {
-            executable: Arc::new(SavedModelExecutable { session, endpoints }),
+            executable: Arc::new(SavedModelExecutable::new(session, &signatures, origin)),
             signatures,
             bytes: files.bytes(),
             marshalled_hooks,
@@ -430,6 +445,15 @@ impl ModelLoader for TensorFlow {
 }
 
 impl TensorFlow {
+    /// The settings of the session of a model.
+    fn settings(&self, options: &LoadOptions, is_bounded: bool) -> SessionSettings {
+        SessionSettings {
+            config: self.session_config(options.threads, is_bounded),
+            target: self.config.session_target.clone(),
+            has_own_pool: !is_bounded && self.config.session_target.is_empty(),
+        }
+    }
+
     /// Loads a model. What it declares is read, and checked, before anything of it is run.
     fn open_model(
         &self,
@@ -441,12 +465,7 @@ impl TensorFlow {
         runtime.pools_started.call_once(|| self.start_pools(api));
         let registry = Some(&runtime.registry);
         remote::check(&self.config.session_target)?;
-        let is_remote = !self.config.session_target.is_empty();
-        let settings = |is_bounded| SessionSettings {
-            config: self.session_config(options.threads, is_bounded),
-            target: self.config.session_target.clone(),
-            has_own_pool: !is_bounded && !is_remote,
-        };
+        let settings = |is_bounded| self.settings(options, is_bounded);
         match files {
             GraphFiles::SavedModel(folder) => {
                 let meta = saved_model::read(folder, &options.tags)?;
@@ -506,69 +525,6 @@ fn with_hint(error: Error) -> Error {
     }
     let hint = custom_ops::hint_for(error.message());
     Error::new(error.code(), format!("{} ({hint})", error.message()))
-}
-
-/// A loaded SavedModel.
-struct SavedModelExecutable {
-    /// The endpoints of each signature, or why it cannot be run.
-    endpoints: Vec<Result<SignatureEndpoints>>,
-    session: TensorFlowSession,
-}
-
-/// The feeds and fetches of a signature, in the order of its inputs and outputs.
-struct SignatureEndpoints {
-    feeds: Vec<GraphEndpoint>,
-    fetches: Vec<GraphEndpoint>,
-}
-
-impl SignatureEndpoints {
-    fn resolve(session: &TensorFlowSession, signature: &Signature) -> Result<Self> {
-        if let Some(why) = signature.unsupported() {
-            let message = format!(
-                "signature {:?} cannot be called: its {why}; export a signature with dense tensors \
-                 instead",
-                signature.name
-            );
-            return Err(Error::new(Code::Unimplemented, message));
-        }
-        let resolve = |spec: &TensorSpec| session.endpoint(&spec.tensor_name);
-        Ok(SignatureEndpoints {
-            feeds: signature.inputs.iter().map(resolve).collect::<Result<_>>()?,
-            fetches: signature.outputs.iter().map(resolve).collect::<Result<_>>()?,
-        })
-    }
-
-    fn with<'a>(&'a self, inputs: &'a [Tensor]) -> RunTensors<'a> {
-        RunTensors { feeds: &self.feeds, inputs, fetches: &self.fetches }
-    }
-}
-
-impl SavedModelExecutable {
-    fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
-        match self.endpoints.get(signature) {
-            Some(Ok(endpoints)) => Ok(endpoints),
-            Some(Err(error)) => Err(error.duplicate()),
-            None => Err(Error::internal("the signature's index is out of range")),
-        }
-    }
-}
-
-impl Executable for SavedModelExecutable {
-    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
-        outputs.map_err(unset::with_cause)
-    }
-
-    fn profile(
-        &self,
-        signature: usize,
-        inputs: &[Tensor],
-        options: RunOptions,
-    ) -> Result<Profiled> {
-        let tensors = self.endpoints(signature)?.with(inputs);
-        let (outputs, metadata) = self.session.run_traced(tensors, options)?;
-        Ok((outputs, trace::read(&metadata)?))
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
@@ -78,13 +78,27 @@ pub(super) fn is_text(folder: &Path) -> bool {
     !folder.join(FILE).is_file()
 }
 
+/// The main file of the SavedModel in `folder`.
+pub(super) fn main_file(folder: &Path) -> PathBuf {
+    folder.join(FILE)
+}
+
+/// The content of the main file.
+pub(super) fn read_main_file(folder: &Path) -> Result<Bytes> {
+    let bytes = Bytes::from(read_file(&main_file(folder)).map_err(|e| read_error(FILE, &e))?);
+    match bytes.is_empty() {
+        true => Err(data_loss(format!("{FILE} is empty"))),
+        false => Ok(bytes),
+    }
+}
+
 /// Reads the graph that has exactly the tags `tags`.
 pub(super) fn read(folder: &Path, tags: &[String]) -> Result<MetaGraphDef> {
-    let file = folder.join(FILE);
-    let bytes = Bytes::from(read_file(&file).map_err(|e| read_error(FILE, &e))?);
-    if bytes.is_empty() {
-        return Err(data_loss(format!("{FILE} is empty")));
-    }
+    Ok(numbered_graph(read_main_file(folder)?, tags)?.1)
+}
+
+/// The graph that has exactly the tags `tags`, and its number, of a main file with this content.
+pub(super) fn numbered_graph(bytes: Bytes, tags: &[String]) -> Result<(usize, MetaGraphDef)> {
     select_graph(decode(bytes)?, tags)
 }
 
@@ -99,7 +113,7 @@ fn decode(bytes: Bytes) -> Result<SavedModel> {
         .map_err(|e| data_loss(format!("{FILE} is not a SavedModel ({e})")).with_source(e))
 }
 
-fn select_graph(model: SavedModel, tags: &[String]) -> Result<MetaGraphDef> {
+fn select_graph(model: SavedModel, tags: &[String]) -> Result<(usize, MetaGraphDef)> {
     if model.meta_graphs.is_empty() {
         return Err(data_loss(format!("{FILE} has no graph")));
     }
@@ -108,8 +122,8 @@ fn select_graph(model: SavedModel, tags: &[String]) -> Result<MetaGraphDef> {
     selected.retain(|tag| !tag.is_empty());
     selected.sort();
     let available: Vec<Vec<String>> = model.meta_graphs.iter().map(sorted_tags).collect();
-    let mut graphs = model.meta_graphs.into_iter();
-    graphs.find(|graph| sorted_tags(graph) == selected).ok_or_else(|| {
+    let mut graphs = model.meta_graphs.into_iter().enumerate();
+    graphs.find(|(_, graph)| sorted_tags(graph) == selected).ok_or_else(|| {
         let sets: Vec<String> = available.iter().map(|tags| tags.join(",")).collect();
         Error::not_found(format!(
             "no graph with the tags {:?}; {FILE} has {:?}: select one with tags (`tags = []` for a module \

@@ -6,10 +6,21 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::http_client;
+use crate::config::environment::Environment;
 use tensorserve_tensor::error::{Error, Result};
 
 /// How long it may take to stop.
 const STOP: Duration = Duration::from_secs(5);
+
+/// The longest wait until its versions are optimized.
+const OPTIMIZATION: Duration = Duration::from_secs(120);
+
+/// Whether a line of the metrics says that versions are being optimized.
+fn is_optimizing(line: &str) -> bool {
+    let count = line.strip_prefix("tensorserve_optimizing_versions ");
+    count.is_some_and(|count| count != "0")
+}
 
 /// A server of this program on free ports of this machine, which ends when it is dropped.
 pub(in crate::cli) struct ServerChild {
@@ -63,10 +74,26 @@ impl ServerChild {
         let server = ServerChild { child, url: url.unwrap_or_default(), grpc };
         drained.map_err(failed)?;
         match is_ready && !server.url.is_empty() {
-            true => Ok(server),
+            true => {
+                server.wait_for_optimization();
+                Ok(server)
+            }
             false => {
                 Err(Error::precondition(format!("{path}: the server did not become ready: {why}")))
             }
+        }
+    }
+
+    /// Waits until its versions run in the form in which they stay.
+    fn wait_for_optimization(&self) {
+        let (url, environment) = (format!("{}/metrics", self.url), Environment::default());
+        let start = Instant::now();
+        while start.elapsed() < OPTIMIZATION {
+            let metrics = http_client::get(&url, &environment).map(|(_, text)| text);
+            if !metrics.is_ok_and(|text| text.lines().any(is_optimizing)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 

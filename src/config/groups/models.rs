@@ -11,7 +11,7 @@ use crate::config::units::{ByteSize, CommaSeparated, HumanDuration};
 use crate::config::value::SettingValue;
 use crate::config::written::WrittenValue;
 use crate::config::{
-    BatchConfig, BatchMode, BatchParameters, Images, PLATFORMS, VersionTransition,
+    BatchConfig, BatchMode, BatchParameters, Images, OptimizeMode, PLATFORMS, VersionTransition,
 };
 use tensorserve_core::comparison::MAX_SLOWDOWN;
 use tensorserve_core::config::ReleaseConfig;
@@ -212,6 +212,16 @@ settings! {
         #[arg(value_name = "BOOL")]
         #[default(false)]
         receipts: bool,
+        /// Let a version run with less CPU time, with the variables of a SavedModel as constants: exact
+        /// where outputs stay equal to the bit, fast where they stay within 1e-3, or off
+        #[arg(value_name = "MODE")]
+        #[one_of(
+            is_not, OptimizeMode:
+            "exact" => OptimizeMode::Exact,
+            "fast" => OptimizeMode::Fast,
+            "off" => OptimizeMode::Off
+        )]
+        optimize: String,
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tensorserve_platform::{
     Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
-    PartOfProgram, Platform, PlatformInfo, RunOptions,
+    Optimization, OptimizedModel, PartOfProgram, Platform, PlatformInfo, RunOptions,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
@@ -34,6 +34,10 @@ pub struct Model {
     pub loading: Loading,
     /// The minimum duration of a run, independent of its rows.
     pub run_millis: u64,
+    /// The CPU time of a run.
+    pub cpu_micros: u64,
+    /// Another form of it, which the server finds after the load.
+    pub other_form: Option<OtherForm>,
     /// Runs wait at [`Fake::runs_gate`], except warm-up runs.
     pub is_gated: bool,
     /// A run with this value in its input fails.
@@ -51,6 +55,17 @@ pub struct Model {
     pub takes_examples: bool,
     /// Files that must exist before the model is complete.
     pub files: Vec<String>,
+}
+
+/// How another form of a model differs from it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OtherForm {
+    pub answer: Answer,
+    pub cpu_micros: u64,
+    /// Making it waits at [`Fake::loads_gate`].
+    pub is_gated: bool,
+    /// A run with this value in its input fails.
+    pub fails_on: Option<f32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,6 +126,8 @@ impl Default for Model {
             answer: Answer::Echo,
             loading: Loading::Quick,
             run_millis: 0,
+            cpu_micros: 0,
+            other_form: None,
             is_gated: false,
             fails_on: None,
             panics_on: None,
@@ -462,6 +479,8 @@ impl Executable for FakeExecutable {
             self.record.runs_gate.pass();
         }
         thread::sleep(Duration::from_millis(self.model.run_millis));
+        let (begun, busy) = (cpu_time(), Duration::from_micros(self.model.cpu_micros));
+        while cpu_time() - begun < busy {}
         if self.model.panics_on.is_some_and(|marker| values.contains(&marker)) {
             panic!("this model panics on that value");
         }
@@ -470,6 +489,28 @@ impl Executable for FakeExecutable {
         }
         Ok(vec![self.answer(input, &values)?])
     }
+
+    fn optimized(&self, number: usize) -> Result<Optimization> {
+        let Some(OtherForm { answer, cpu_micros, is_gated, fails_on }) = self.model.other_form
+        else {
+            return Ok(Optimization::Unknown);
+        };
+        if number > 0 {
+            return Ok(Optimization::None("there is one other form".to_owned()));
+        }
+        if is_gated {
+            self.record.loads_gate.pass();
+        }
+        let model = Model { answer, cpu_micros, fails_on, ..self.model.clone() };
+        self.record.alive.fetch_add(1, SeqCst);
+        let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.record) });
+        Ok(Optimization::Made(OptimizedModel { executable, what: "another form".to_owned() }))
+    }
+}
+
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    tensorserve_os::thread_cpu_time().expect("the CPU time of a thread")
 }
 
 impl FakeExecutable {
@@ -496,7 +537,8 @@ impl FakeExecutable {
                 tensor(&dims_of(input), doubled)
             }
             Answer::OneRowTooMany => {
-                let last = input.slice_rows(input.rows().unwrap_or(1) - 1..usize::MAX);
+                let last =
+                    input.slice_rows(input.rows().unwrap_or(1).saturating_sub(1)..usize::MAX);
                 tensorserve_tensor::concat(&[input, &last], 0)
             }
         }

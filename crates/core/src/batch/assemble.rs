@@ -120,6 +120,14 @@ pub(super) fn assemble(requests: &[&[Tensor]], size: usize) -> Result<Vec<Tensor
     Ok(joined)
 }
 
+/// Concatenates the inputs of several requests.
+///
+/// # Errors
+/// If they cannot be joined.
+pub(crate) fn joined(requests: &[&[Tensor]]) -> Result<Vec<Tensor>> {
+    assemble(requests, 0)
+}
+
 fn join(parts: &[&Tensor], size: usize) -> Result<Tensor> {
     let mut largest = parts.first().map_or(Vec::new(), |p| p.shape().row_dims().to_vec());
     let mut differ = false;

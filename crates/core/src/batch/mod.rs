@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::assemble::joined;
 use self::cost::CostModel;
 use self::guards::{BusyGuard, CountGuard};
 use self::lane::Lanes;
@@ -321,11 +322,20 @@ impl BatchQueue {
     /// Requests that are in this queue keep the old parameters.
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
-        let QueueInner { shared, limit, traits, metrics, run, cost, verification, .. } = &*self.0;
+        self.replaced(config, Arc::clone(&self.0.run))
+    }
+
+    /// A queue with the same parameters, and another runner.
+    pub(crate) fn with_runner(&self, run: Arc<dyn BatchRunner>) -> Self {
+        self.replaced(self.0.config.clone(), run)
+    }
+
+    fn replaced(&self, config: BatchConfig, run: Arc<dyn BatchRunner>) -> Self {
+        let QueueInner { shared, limit, traits, metrics, cost, verification, .. } = &*self.0;
         let verification = verification.under(&config, traits);
         let (shared, limit) = (Arc::clone(shared), Arc::clone(limit));
         let runaways = Arc::clone(&self.0.runaways);
-        let (metrics, run) = (metrics.clone(), Arc::clone(run));
+        let metrics = metrics.clone();
         let (traits, cost) = (traits.clone(), Arc::clone(cost));
         let requests = QueueRequests::new(&shared, &limit, &config, &metrics);
         BatchQueue::of(QueueInner {

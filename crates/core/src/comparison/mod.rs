@@ -11,7 +11,7 @@ mod scores;
 mod signatures;
 
 pub use self::rules::{MAX_SLOWDOWN, ReleaseRules, WrittenRules};
-pub(crate) use self::same::{Tolerance, same_outputs};
+pub(crate) use self::same::{Tolerance, difference, same_outputs};
 pub use self::scores::ScoreShift;
 use self::scores::Scores;
 pub use self::signatures::SignatureChanges;

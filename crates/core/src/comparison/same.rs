@@ -14,6 +14,8 @@ pub(crate) enum Tolerance {
     Batches,
     /// Outputs of two versions of a model.
     Versions,
+    /// None: equal to the bit, but for a NaN, which may be any other NaN.
+    None,
 }
 
 impl Tolerance {
@@ -40,6 +42,7 @@ impl Tolerance {
         match self {
             Tolerance::Batches => batches,
             Tolerance::Versions => versions,
+            Tolerance::None => 0.0,
         }
     }
 }
@@ -60,9 +63,36 @@ fn same_tensor(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
         return true;
     }
     match (floats(a), floats(b)) {
+        (Some(x), Some(y)) if tolerance == Tolerance::None => are_equal(&x, &y),
         (Some(x), Some(y)) => close(&x, &y, tolerance.of(a.dtype())),
         _ => false,
     }
+}
+
+/// What is different in `b` from `a` beyond the tolerance, in words; `None` if nothing is.
+pub(crate) fn difference(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> Option<String> {
+    if same_tensor(a, b, tolerance) {
+        return None;
+    }
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return Some(format!("{b:?} instead of {a:?}"));
+    }
+    let (Some(x), Some(y)) = (floats(a), floats(b)) else {
+        return Some("other values".to_owned());
+    };
+    let allowed = tolerance.of(a.dtype()) * magnitude(&x);
+    let mut pairs = x.iter().zip(&y).filter(|(x, y)| !is_equal(**x, **y));
+    let (x, y) = pairs.find(|(x, y)| allowed == 0.0 || distance(**x, **y) > allowed)?;
+    Some(format!("{y:e} instead of {x:e}"))
+}
+
+/// Whether values are equal to the bit, or both no numbers.
+fn is_equal(a: f64, b: f64) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+fn are_equal(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_equal(*a, *b))
 }
 
 /// The elements of a real floating-point tensor.
@@ -143,6 +173,24 @@ mod tests {
         assert!(!same(&pair(1i32, 2), &pair(1i32, 3)));
         assert!(!same(&text("a"), &text("b")));
         assert!(same(&text("a"), &text("a")));
+    }
+
+    #[test]
+    fn without_tolerance_all_bits_count_but_those_of_a_nan() {
+        let negative_nan = f32::from_bits(f32::NAN.to_bits() | 1 << 31);
+        let equal = [(1.0, 1.0), (f32::NAN, negative_nan), (f32::INFINITY, f32::INFINITY)];
+        for (a, b) in equal {
+            assert!(same_outputs(&pair(5.0, a), &pair(5.0, b), Tolerance::None), "{a} {b}");
+            assert_eq!(difference(&pair(5.0, a)[0], &pair(5.0, b)[0], Tolerance::None), None);
+        }
+        for (a, b) in [(1.0, 1.000_000_1f32), (0.0, -0.0), (1.0, f32::NAN), (f32::NAN, 1.0)] {
+            assert!(!same_outputs(&pair(5.0, a), &pair(5.0, b), Tolerance::None), "{a} {b}");
+            let what = difference(&pair(5.0, a)[0], &pair(5.0, b)[0], Tolerance::None);
+            assert!(what.is_some_and(|what| what.contains("instead of")), "{a} {b}");
+        }
+        assert!(!same_outputs(&pair(1i32, 2), &pair(1i32, 3), Tolerance::None));
+        let what = difference(&pair(100f32, 1.0)[0], &pair(100f32, 1.5)[0], Tolerance::Versions);
+        assert_eq!(what.as_deref(), Some("1.5e0 instead of 1e0"));
     }
 
     #[test]

@@ -155,6 +155,8 @@ families! {
         batch_rows: Histograms<SignatureLabels> = ROWS,
         /// Requests in flight.
         in_flight_requests: Gauge,
+        /// Versions for which a form that takes less CPU time is being made, compared or timed.
+        optimizing_versions: Gauge,
         /// Model versions loaded, by result.
         loads: Counters<ModelResultLabels>,
         /// Time to load and warm a version.

@@ -256,6 +256,12 @@ impl Metrics {
         self.0.families.in_flight_requests.get()
     }
 
+    /// Counts a version as one for which another form is looked for until the result is dropped.
+    pub(crate) fn optimizing(&self) -> OptimizingVersion {
+        self.0.families.optimizing_versions.inc();
+        OptimizingVersion(self.clone())
+    }
+
     /// The counter of requests that authentication or authorization refuses for this reason.
     #[must_use]
     pub fn refusals(&self, reason: &'static str) -> Counter {
@@ -340,5 +346,14 @@ mod tests {
         let text = metrics.encode().expect("text");
         assert!(!text.contains("version=\"2\""), "{text}");
         assert!(text.contains("tensorserve_loads_total{model=\"digits\",result=\"ok\"} 1"));
+    }
+}
+
+/// A version for which another form is looked for.
+pub(crate) struct OptimizingVersion(Metrics);
+
+impl Drop for OptimizingVersion {
+    fn drop(&mut self) {
+        self.0.0.families.optimizing_versions.dec();
     }
 }

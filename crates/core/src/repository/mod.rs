@@ -22,7 +22,7 @@ use crate::batch::Batcher;
 use crate::cache::ResponseCache;
 use crate::config::{BatchConfig, EngineConfig, ModelConfig, RepositoryConfig, SourceConfig};
 use crate::metrics::{CacheReading, Metrics};
-use crate::request_log::{RequestLog, RequestLogFormat, RequestLogs};
+use crate::request_log::{RequestLog, RequestLogFormat, RequestLogs, log_files};
 use tensorserve_platform::Platforms;
 use tensorserve_tensor::error::Result;
 use tensorserve_workers::Workers;
@@ -33,11 +33,13 @@ use self::journal::Journal;
 
 mod board;
 mod files;
+mod form;
 mod formats;
 mod growth;
 mod held;
 mod journal;
 mod lifecycle;
+mod optimizer;
 mod policy;
 mod runs;
 mod samples;
@@ -49,14 +51,17 @@ mod stores;
 mod traffic;
 mod trial;
 mod version;
+mod warm;
 mod watch;
 
 use self::step_threads::StepThreads;
 use self::traffic::{Traffic, TrafficSplit};
 use self::watch::LiveComparison;
 
+pub use self::form::{OptimizationState, OptimizedForm};
 pub use self::formats::{NoFormats, VersionFiles};
 pub use self::journal::{LifecycleEvent, REQUEST};
+use self::optimizer::Optimizer;
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
 pub use self::stores::{FolderLease, ModelStores, NoStores, StoreFetch, StoreListing, StoreTree};
@@ -202,6 +207,7 @@ struct RepositoryShared {
     board_changed: Condvar,
     journal: Journal,
     held: HeldVersions,
+    optimizer: Optimizer,
 }
 
 #[derive(Clone, Default)]
@@ -251,6 +257,7 @@ impl Repository {
             board_changed: Condvar::new(),
             journal: Journal::default(),
             held: HeldVersions::new(config.repository.release_state.clone()),
+            optimizer: Optimizer::default(),
         });
         let sources = config.repository.sources.clone();
         let control = lifecycle::start(Arc::clone(&shared), sources)?;
@@ -534,6 +541,7 @@ impl Repository {
 
     /// Ends the thread that loads and unloads. Loaded versions stay usable.
     pub fn stop(&self) {
+        self.0.optimizer.stop();
         self.0.board().stopped = true;
         self.0.board_changed.notify_all();
     }
@@ -554,6 +562,7 @@ impl RepositoryShared {
         config: &ModelConfig,
     ) {
         let mut table = ServingTable::clone(&self.table.load());
+        let served = ready.clone();
         if ready.is_empty() {
             table.models.remove(model);
             self.logs.forget(model);
@@ -567,5 +576,9 @@ impl RepositoryShared {
             table.models.insert(Arc::clone(model), entry);
         }
         self.table.store(Arc::new(table));
+        for servable in served {
+            let logs = || log_files(&config.log, model);
+            self.optimizer.consider(&servable, &self.files, &self.metrics, logs);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::servable::Servable;
 use crate::batch::{BatchOutput, BatchQueue};
-use tensorserve_platform::{Profiled, RunOptions};
+use tensorserve_platform::{Executable, Profiled, RunOptions};
 use tensorserve_preprocessing::ProcessingSteps;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::priority::Priority;

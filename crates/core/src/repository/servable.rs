@@ -7,20 +7,20 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
+use super::form::{OptimizationState, SwitchedExecutable, VersionOptimization};
 use super::samples;
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
 use super::{ModelHandle, VersionFiles};
 use crate::batch::{
     BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, Runaways, SignatureTraits,
-    WORTH_SPLITTING,
 };
 use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
     Executable, ExternalOp, LoadOptions, Loaded, Packaging, Platform, PlatformInfo, RunOptions,
-    has_marshalled_hooks, synthetic_inputs, unset,
+    has_marshalled_hooks,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Error, Result};
@@ -44,7 +44,8 @@ pub(super) struct LoadedVersion {
     /// The signatures for clients: with pre- and post-processing.
     pub(super) signatures: Arc<[Signature]>,
     packaging: Option<Packaging>,
-    pub(super) executable: Arc<dyn Executable>,
+    pub(super) executable: Arc<SwitchedExecutable>,
+    pub(super) optimization: VersionOptimization,
     /// For each of them, its pre- and post-processing.
     pub(super) steps: Vec<Option<Arc<ProcessingSteps>>>,
     pub(super) step_threads: StepThreads,
@@ -79,24 +80,6 @@ impl BatchRunner for SignatureRunner {
         self.executable.run(self.index, inputs, options)
     }
 }
-
-/// How often the warm-up runs a signature at each batch size: once to build the runtime's plan,
-/// then to measure the run time.
-const WARM_RUNS: usize = 4;
-
-/// Batch sizes of the warm-up. The runtime builds a second plan for the first size that differs
-/// from the first one; further sizes are cheap.
-const WARM_ROWS: [usize; 3] = [1, 2, 4];
-
-/// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
-const CLEARLY_LONG: u32 = 8;
-
-/// Runs that are measured again if there is doubt, pauses between them included about 100 ms.
-const RUNS_IN_DOUBT: u32 = 16;
-const PAUSE_IN_DOUBT: Duration = Duration::from_millis(4);
-
-/// The warm-up of a signature ends after this time.
-const WARM_LIMIT: Duration = Duration::from_secs(10);
 
 /// The load of a version.
 pub(super) struct VersionLoad<'a> {
@@ -193,6 +176,7 @@ impl VersionLoad<'_> {
             .isolated
             .then(|| format!("model {:?} version {}", self.model, self.version));
         let mut loaded = self.platform.loader.load(self.folder, &options)?;
+        let executable = Arc::new(SwitchedExecutable::new(Arc::clone(&loaded.executable)));
         let packaging = self.platform.loader.packaging(self.folder)?;
         let steps = load_steps(self.folder, &loaded.signatures, self.max_tensor_bytes)?;
         let batching = batching(self.config, self.folder, self.files)?;
@@ -204,8 +188,8 @@ impl VersionLoad<'_> {
         let runaways = Arc::new(Runaways::new(name, self.batcher.threads()));
         let queue = |(index, signature): (usize, &Signature)| {
             let mut traits = SignatureTraits::of(signature);
-            traits.unbounded |= loaded.executable.waits();
-            let executable = Arc::clone(&loaded.executable);
+            traits.unbounded |= executable.waits();
+            let executable = Arc::clone(&executable) as Arc<dyn Executable>;
             let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();
             let owner = (&limit, &runaways);
@@ -224,7 +208,8 @@ impl VersionLoad<'_> {
             platform: self.platform.info,
             signatures: loaded.signatures.into(),
             packaging,
-            executable: loaded.executable,
+            executable: Arc::clone(&executable),
+            optimization: VersionOptimization::new(self.config.optimize),
             steps: steps.into_iter().map(|steps| steps.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
             limit,
@@ -243,6 +228,31 @@ impl VersionLoad<'_> {
             _lease: self.lease.clone(),
         };
         Ok(Arc::new(Servable { loaded: Arc::new(loaded), batching, queues }))
+    }
+}
+
+impl LoadedVersion {
+    /// The model's name.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> i64 {
+        self.version
+    }
+
+    pub(super) fn is_warmed(&self) -> bool {
+        self.is_warmed
+    }
+
+    /// Its signatures as the model has them: without pre- and post-processing.
+    pub(super) fn model_signatures(&self) -> Vec<Signature> {
+        let own = self.signatures.iter().zip(&self.steps).map(|(seen, steps)| match steps {
+            Some(steps) => steps.model_signature(),
+            None => seen,
+        });
+        own.cloned().collect()
     }
 }
 
@@ -270,61 +280,24 @@ impl Servable {
         Ok(Some(Servable { loaded: Arc::clone(&self.loaded), batching, queues }))
     }
 
+    /// This version with the executable `other`, and queues of its own.
+    pub(super) fn on(&self, other: &Arc<dyn Executable>) -> Self {
+        let queue = |(index, queue): (usize, &BatchQueue)| {
+            let executable = Arc::clone(other);
+            queue.with_runner(Arc::new(SignatureRunner { executable, index }))
+        };
+        let queues = self.queues.iter().enumerate().map(queue).collect();
+        Servable { loaded: Arc::clone(&self.loaded), batching: self.batching.clone(), queues }
+    }
+
     /// Whether no request holds it, and no run is in progress.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && self.queues.iter().all(BatchQueue::is_idle)
     }
 
-    /// Whether a signature is known to take long enough to gain from several threads. One that seems to take little
-    /// more is measured again: the few runs of the warm-up may have met other load on the machine, and threads that gain
-    /// nothing cost CPU time for as long as the version serves.
-    fn is_worth_splitting(&self) -> bool {
-        self.model_queues().any(|(signature, queue)| {
-            let seen = queue.expected(1).unwrap_or_default();
-            let is_in_doubt = (WORTH_SPLITTING..WORTH_SPLITTING * CLEARLY_LONG).contains(&seen);
-            let again = if is_in_doubt { least_time(signature, queue) } else { None };
-            again.unwrap_or(seen) >= WORTH_SPLITTING
-        })
-    }
-
     /// Threads within an operation that it was loaded with.
     pub(super) fn threads(&self) -> usize {
         self.loaded.threads
-    }
-
-    /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
-    /// the first request, and the batcher knows the run time.
-    ///
-    /// # Errors
-    /// If the version cannot serve, because its files lack values.
-    fn warm(&self) -> Result<()> {
-        let all: Vec<Signature> = self.model_queues().map(|(it, _)| it.clone()).collect();
-        for (signature, queue) in self.model_queues() {
-            if !signature.read_only || signature.inputs.is_empty() {
-                continue;
-            }
-            let sizes = if queue.joins() { &WARM_ROWS[..] } else { &[1] };
-            let started = Instant::now();
-            for &rows in sizes {
-                if let Err(error) = warm_size(signature, queue, rows) {
-                    if let Some(refusal) = unset::refusal(&error, signature, &all) {
-                        return Err(refusal);
-                    }
-                    // The model may reject synthetic inputs; the runtime's plan is built
-                    // nevertheless.
-                    let (model, version, name) =
-                        (&self.loaded.model, self.loaded.version, &signature.name);
-                    log::debug!(
-                        "{model} version {version}, {name}: no warm-up on synthetic inputs: {error}"
-                    );
-                    break;
-                }
-                if started.elapsed() > WARM_LIMIT {
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Records how long the load and the warm-up took.
@@ -355,7 +328,8 @@ impl Servable {
 
     /// What runs it, without keeping it in memory.
     pub(super) fn executable(&self) -> Weak<dyn Executable> {
-        Arc::downgrade(&self.loaded.executable)
+        let executable = Arc::clone(&self.loaded.executable) as Arc<dyn Executable>;
+        Arc::downgrade(&executable)
     }
 
     /// Its runs that do not end.
@@ -459,6 +433,12 @@ impl Servable {
         own.zip(&self.queues)
     }
 
+    /// What is known of another form of it that takes less CPU time.
+    #[must_use]
+    pub fn optimization(&self) -> OptimizationState {
+        self.loaded.optimization.state()
+    }
+
     /// Requests in its queues, waiting or running.
     #[must_use]
     pub fn present(&self) -> usize {
@@ -551,40 +531,9 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     }
 }
 
-/// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
 /// Whether equal requests always get equal responses: no signature changes the state of the model, draws
 /// random numbers or depends on something outside of it.
 fn is_cacheable(loaded: &Loaded) -> bool {
     let mut signatures = loaded.signatures.iter();
     loaded.external_ops.is_empty() && signatures.all(|it| it.read_only && it.repeatable)
-}
-
-/// The shortest of several runs of one row, or the first below [`WORTH_SPLITTING`]; `None` if it does not run on synthetic inputs, or must not.
-fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
-    let inputs = synthetic_inputs(signature, 1).filter(|_| signature.read_only)?;
-    let mut least = Duration::MAX;
-    for _ in 0..RUNS_IN_DOUBT {
-        let began = Instant::now();
-        queue.warm(&inputs, Some(WARM_LIMIT)).ok()?;
-        least = least.min(began.elapsed());
-        if least < WORTH_SPLITTING {
-            break;
-        }
-        thread::sleep(PAUSE_IN_DOUBT);
-    }
-    Some(least)
-}
-
-fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<()> {
-    let Some(inputs) = synthetic_inputs(signature, rows) else {
-        return Err(Error::invalid("its inputs are too large for synthetic inputs"));
-    };
-    let started = Instant::now();
-    for _ in 0..WARM_RUNS {
-        queue.warm(&inputs, Some(WARM_LIMIT))?;
-        if started.elapsed() > WARM_LIMIT / 10 {
-            break;
-        }
-    }
-    Ok(())
 }

@@ -39,8 +39,8 @@ impl<R: TrialRequest + ?Sized> TrialRequest for Box<R> {
 pub struct TrialSources<'a> {
     /// The model's name.
     pub model: &'a str,
-    /// The directory of the new version, and of the old one.
-    pub folders: [&'a Path; 2],
+    /// The directories of versions, the most important one first.
+    pub folders: &'a [&'a Path],
     /// The files of the model's request log, the newest first. They may have requests to other models, too.
     pub logs: &'a [PathBuf],
     /// The most requests that are wanted.

@@ -10,7 +10,9 @@ use crate::sample::dims;
 use tensorserve_auth::Permission;
 use tensorserve_core::batch::Joining;
 use tensorserve_core::config::{BatchConfig, BatchMode};
-use tensorserve_core::engine::{Engine, LifecycleEvent, ModelHandle, VersionStatus};
+use tensorserve_core::engine::{
+    Engine, LifecycleEvent, ModelHandle, OptimizationState, OptimizedForm, VersionStatus,
+};
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_mlflow::schema::InputSchema;
 use tensorserve_protocol::RouteGroup;
@@ -47,6 +49,7 @@ struct VersionDetail {
     /// Its directory; only for admins.
     path: Option<String>,
     warm_up: Option<WarmUpView>,
+    optimization: Option<OptimizationView>,
     batching: Option<BatchingView>,
     /// For a model of MLflow: the names of the columns that it declares, none if it declares no columns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +82,22 @@ struct WarmUpView {
     /// Whether synthetic inputs were run.
     ran: bool,
     text: String,
+}
+
+/// Whether a version runs in another form that takes less CPU time.
+#[derive(Serialize, JsonSchema)]
+struct OptimizationView {
+    /// `waiting`, `running`, `unchanged` or `optimized`.
+    state: &'static str,
+    /// What is different, or why nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// The results that were compared and found to be the same; only where it is optimized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compared: Option<usize>,
+    /// Its CPU time as a share of that of the version as it was loaded; only where it is optimized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<f64>,
 }
 
 /// The batching parameters of a version.
@@ -180,6 +199,7 @@ impl VersionDetail {
                 version,
                 path: None,
                 warm_up: None,
+                optimization: None,
                 batching: None,
                 mlflow_columns: None,
                 trial: None,
@@ -191,6 +211,7 @@ impl VersionDetail {
             version,
             path: is_admin.then(|| handle.folder().to_string_lossy().into_owned()),
             warm_up: Some(WarmUpView::new(handle)),
+            optimization: Some(OptimizationView::new(handle.optimization())),
             batching: Some(BatchingView::new(handle.batching())),
             mlflow_columns: handle.packaging::<MlflowModel>().map(|model| columns(&model)),
             trial: None,
@@ -237,6 +258,25 @@ impl WarmUpView {
             records: recorded.map(|warm_up| warm_up.records),
             ran: handle.is_warmed(),
             text,
+        }
+    }
+}
+
+impl OptimizationView {
+    fn new(optimization: OptimizationState) -> Self {
+        let plain = |state, text| OptimizationView { state, text, compared: None, cpu: None };
+        match optimization {
+            OptimizationState::Waiting => plain("waiting", None),
+            OptimizationState::Running => plain("running", None),
+            OptimizationState::Unchanged(why) => plain("unchanged", Some(why)),
+            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => {
+                OptimizationView {
+                    state: "optimized",
+                    text: Some(what),
+                    compared: Some(compared),
+                    cpu: Some(cpu),
+                }
+            }
         }
     }
 }

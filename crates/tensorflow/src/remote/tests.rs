@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::ffi::TestServer;
 use crate::*;
 use tensorserve_platform::library::SearchFolder;
-use tensorserve_platform::synthetic_inputs;
-use tensorserve_tensor::{Shape, aligned_vec};
+use tensorserve_platform::{RunOptions, synthetic_inputs};
+use tensorserve_tensor::{Shape, Tensor, aligned_vec};
 
 /// `ServerDef` of TensorFlow, as far as it is written here.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -68,7 +68,7 @@ impl TrialJob {
         let logs = log_files(&self.log, model);
         let sources = TrialSources {
             model,
-            folders: [self.new.folder(), self.old.folder()],
+            folders: &[self.new.folder(), self.old.folder()],
             logs: &logs,
             most: self.release.most_requests,
         };

@@ -267,6 +267,7 @@ function versionDetail(version) {
 		["Since", version.since ? clock(version.since) : NONE],
 		["Files", bytes(version.memory_bytes)],
 		["Warm-up", warmUp(version.warm_up)],
+		["Optimization", optimization(version.optimization)],
 		["Batching", batching(version.batching)],
 		["Outside the model", externalOps(version.external_ops)],
 		["Path", version.path],
@@ -287,6 +288,17 @@ function warmUp(warm) {
 	if (!warm) return NONE;
 	if (warm.text) return warm.text;
 	return warm.ran ? count(warm.records ?? 0, "recorded request") : "none";
+}
+
+/** Whether it runs in another form than it was loaded in. */
+function optimization(form) {
+	if (!form) return null;
+	const { state, text, compared, cpu } = form;
+	if (state === "running") return "looking for a form that takes less CPU time";
+	if (state === "unchanged") return `none: ${text}`;
+	if (state !== "optimized") return null;
+	const same = count(compared, "equal result");
+	return `${text}; ${Math.round((1 - cpu) * 100)} % less CPU time, ${same}`;
 }
 
 /** The operations that access files, the network or Python. */

@@ -1,0 +1,252 @@
+//! Other forms of loaded models that take less CPU time, such as one whose variables are constants. A version serves as
+//! it was loaded; its other form is made afterwards, at low priority, and takes over once it has been shown to compute
+//! the same and to take less time. Otherwise the version stays as it is, and its status says why.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+
+use self::proof::TwoForms;
+use super::form::{OptimizationState, OptimizedForm};
+use super::servable::LoadedVersion;
+use super::{Servable, TrialSources, VersionFiles};
+use crate::config::OptimizeMode;
+use crate::metrics::{Metrics, OptimizingVersion};
+use tensorserve_os as os;
+use tensorserve_platform::{Executable, Optimization, OptimizedModel};
+use tensorserve_tensor::Tensor;
+
+mod proof;
+mod samples;
+
+/// The most recorded requests that are compared.
+const MOST_RECORDED: usize = 200;
+
+const UNTIL_PUBLISHED: Duration = Duration::from_millis(50);
+
+/// The thread that makes other forms of versions, one after the other.
+#[derive(Default)]
+pub(super) struct Optimizer {
+    /// Versions that serve, each with its present queues.
+    serving: Arc<Mutex<Vec<Weak<Servable>>>>,
+    jobs: OnceLock<Option<Sender<OptimizationJob>>>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+/// A version whose other form is wanted.
+struct OptimizationJob {
+    version: Weak<LoadedVersion>,
+    /// Versions that serve, each with its present queues.
+    serving: Arc<Mutex<Vec<Weak<Servable>>>>,
+    files: Arc<dyn VersionFiles>,
+    /// The files of its request log, the newest first.
+    logs: Vec<PathBuf>,
+    _counted: OptimizingVersion,
+}
+
+impl Optimizer {
+    /// Looks for another form of a version that serves, unless that has begun.
+    pub(super) fn consider(
+        &self,
+        servable: &Arc<Servable>,
+        files: &Arc<dyn VersionFiles>,
+        metrics: &Metrics,
+        logs: impl FnOnce() -> Vec<PathBuf>,
+    ) {
+        let mut serving = lock(&self.serving);
+        serving.retain(|other| other.strong_count() > 0);
+        serving.push(Arc::downgrade(servable));
+        drop(serving);
+        if !servable.loaded.optimization.begin() {
+            return;
+        }
+        let jobs = self.jobs.get_or_init(|| start(Arc::clone(&self.is_stopped)));
+        let (version, files) = (Arc::downgrade(&servable.loaded), Arc::clone(files));
+        if let Some(jobs) = jobs {
+            let _counted = metrics.optimizing();
+            let (serving, logs) = (Arc::clone(&self.serving), logs());
+            let _ = jobs.send(OptimizationJob { version, serving, files, logs, _counted });
+        }
+    }
+
+    /// Ends what is under way after the present run.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Relaxed);
+    }
+}
+
+fn start(is_stopped: Arc<AtomicBool>) -> Option<Sender<OptimizationJob>> {
+    let (sender, jobs) = unbounded();
+    let thread = thread::Builder::new().name("optimizer".to_owned());
+    let spawned = thread.spawn(move || work(&jobs, &is_stopped));
+    if let Err(error) = &spawned {
+        log::warn!("models run as they are: the thread that optimizes them cannot start: {error}");
+    }
+    spawned.is_ok().then_some(sender)
+}
+
+fn work(jobs: &Receiver<OptimizationJob>, is_stopped: &AtomicBool) {
+    os::lower_priority();
+    for job in jobs {
+        if is_stopped.load(Relaxed) {
+            return;
+        }
+        let found = catch_unwind(AssertUnwindSafe(|| job.run(is_stopped)));
+        let found = found.unwrap_or_else(|_| {
+            Some(OptimizationState::Unchanged("internal error; see the server log".to_owned()))
+        });
+        job.end(found);
+        // The form that is not needed any more, and what making the other one took.
+        os::release_memory();
+    }
+}
+
+impl OptimizationJob {
+    /// Publishes what was found, unless the version is gone.
+    fn end(&self, found: Option<OptimizationState>) {
+        let (Some(version), Some(found)) = (self.version.upgrade(), found) else {
+            return;
+        };
+        let (model, number) = (version.model(), version.number());
+        match &found {
+            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => log::info!(
+                "{model} version {number}: optimized: {what}; {compared} results were the same, with {cpu:.2} of the \
+                 CPU time"
+            ),
+            OptimizationState::Unchanged(why) => {
+                log::debug!("{model} version {number}: not optimized: {why}");
+            }
+            OptimizationState::Waiting | OptimizationState::Running => {}
+        }
+        version.optimization.set(found);
+    }
+
+    /// Makes other forms until one computes the same, and lets it take over if it is worth it. `None` if the version is
+    /// gone. Blocks.
+    fn run(&self, is_stopped: &AtomicBool) -> Option<OptimizationState> {
+        let unchanged = |why: String| Some(OptimizationState::Unchanged(why));
+        if !self.version.upgrade()?.is_warmed() {
+            return unchanged("it was not warmed up (warm_up is false)".to_owned());
+        }
+        let mut recorded = None;
+        let mut first = None;
+        for number in 0.. {
+            let version = self.version.upgrade()?;
+            let OptimizedModel { executable, what } = match version.executable.optimized(number) {
+                Ok(Optimization::Made(made)) => made,
+                Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
+                Ok(Optimization::Unknown) => {
+                    return unchanged("its platform has no other form of models".to_owned());
+                }
+                Err(error) => return unchanged(format!("another form cannot be made: {error}")),
+            };
+            let mode = version.optimization.mode();
+            drop(version);
+            let recorded = match &mut recorded {
+                Some(recorded) => recorded,
+                none => none.insert(self.recorded(is_stopped)?),
+            };
+            let compared = match self.compare(&executable, mode, recorded, is_stopped)? {
+                Ok(compared) => compared,
+                Err(why) => {
+                    first.get_or_insert(format!("{what}, but {why}"));
+                    continue;
+                }
+            };
+            let cpu = match proof::worth(&self.shares(&executable, is_stopped)?) {
+                Ok(cpu) => cpu,
+                Err(why) => return unchanged(format!("{what}, but {why}")),
+            };
+            self.version.upgrade()?.executable.switch(executable);
+            return Some(OptimizationState::Optimized(OptimizedForm { what, compared, cpu }));
+        }
+        None
+    }
+
+    /// The version in its present form, as long as it is wanted.
+    fn present(&self, is_stopped: &AtomicBool) -> Option<Arc<dyn Executable>> {
+        let version = self.version.upgrade().filter(|_| !is_stopped.load(Relaxed))?;
+        Some(version.executable.current())
+    }
+
+    /// Compares the other form with the present one. Returns how many inputs were compared; an error says what was not the
+    /// same. `None` if the version is gone.
+    fn compare(
+        &self,
+        other: &Arc<dyn Executable>,
+        mode: OptimizeMode,
+        recorded: &[(usize, Vec<Tensor>)],
+        is_stopped: &AtomicBool,
+    ) -> Option<Result<usize, String>> {
+        let signatures = self.version.upgrade()?.model_signatures();
+        let mut compared = 0;
+        for (index, signature) in signatures.iter().enumerate() {
+            let recorded = recorded.iter().filter(|(number, _)| *number == index);
+            for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
+                let forms = TwoForms { present: &self.present(is_stopped)?, other };
+                if let Err(why) = forms.compare((index, signature), &inputs, mode) {
+                    return Some(Err(why));
+                }
+                compared += 1;
+            }
+        }
+        Some(Ok(compared))
+    }
+
+    /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
+    fn shares(&self, other: &Arc<dyn Executable>, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
+        let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
+        let signatures = self.version.upgrade()?.model_signatures();
+        let mut shares = Vec::new();
+        for signature in signatures.iter().enumerate() {
+            let forms = TwoForms { present: &self.present(is_stopped)?, other };
+            shares.extend(forms.shares(signature, &goes_on));
+        }
+        goes_on().then_some(shares)
+    }
+
+    /// The inputs of recorded requests: beside the version, and of its request log. `None` if the version is gone.
+    fn recorded(&self, is_stopped: &AtomicBool) -> Option<Vec<(usize, Vec<Tensor>)>> {
+        let servable = self.servable()?;
+        let sources = TrialSources {
+            model: servable.model(),
+            folders: &[servable.folder()],
+            logs: &self.logs,
+            most: MOST_RECORDED,
+        };
+        match self.files.recorded(&sources) {
+            Ok(recorded) => {
+                let goes_on = || !is_stopped.load(Relaxed);
+                Some(samples::recorded_inputs(&servable, &recorded.requests, goes_on))
+            }
+            Err(error) => {
+                log::debug!("{}: recorded requests cannot be read: {error}", servable.model());
+                Some(Vec::new())
+            }
+        }
+    }
+
+    /// The version with its present queues.
+    fn servable(&self) -> Option<Arc<Servable>> {
+        loop {
+            let version = self.version.upgrade()?;
+            let mut serving = lock(&self.serving).clone().into_iter().filter_map(|it| it.upgrade());
+            let found = serving.find(|servable| Arc::ptr_eq(&servable.loaded, &version));
+            if found.is_some() {
+                return found;
+            }
+            // It is about to be published with other queues, or to leave memory.
+            drop(version);
+            thread::sleep(UNTIL_PUBLISHED);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,157 @@
+//! Whether another form of a model computes the same as the present one, and how much CPU time it takes.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::samples::ComparedInputs;
+use crate::comparison::{Tolerance, difference, same_outputs};
+use crate::config::OptimizeMode;
+use tensorserve_os as os;
+use tensorserve_platform::{Executable, RunOptions, irregular_inputs};
+use tensorserve_tensor::error::Result;
+use tensorserve_tensor::{Signature, Tensor};
+
+/// The longest run of a comparison, if it may never end.
+const LONGEST_RUN: Duration = Duration::from_secs(10);
+
+/// The other form must take at most this share of the CPU time, and in no case more than the second.
+const WORTH_IT: f64 = 0.95;
+const NEVER_MORE: f64 = 1.05;
+
+/// Numbers of rows that are timed.
+const TIMED_ROWS: [usize; 2] = [1, 8];
+
+/// Runs of each form that are timed: at least and at most so many, and no more after this time.
+const FEWEST_RUNS: usize = 5;
+const MOST_RUNS: usize = 60;
+const LONG_ENOUGH: Duration = Duration::from_millis(400);
+
+/// Both forms of a model.
+pub(super) struct TwoForms<'f> {
+    pub(super) present: &'f Arc<dyn Executable>,
+    pub(super) other: &'f Arc<dyn Executable>,
+}
+
+impl TwoForms<'_> {
+    /// Compares the results of a run; an error is the reason why they are not the same.
+    pub(super) fn compare(
+        &self,
+        (index, signature): (usize, &Signature),
+        compared: &ComparedInputs,
+        mode: OptimizeMode,
+    ) -> Result<(), String> {
+        let tolerance = match mode {
+            OptimizeMode::Fast => Tolerance::Versions,
+            OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
+        };
+        let timeout = (!signature.is_bounded).then_some(LONGEST_RUN);
+        let options = RunOptions { threads: 1, timeout };
+        let present = self.present.run(index, &compared.inputs, options);
+        let other = self.other.run(index, &compared.inputs, options);
+        let what = match (present, other) {
+            (Ok(present), Ok(other)) if same_outputs(&present, &other, tolerance) => return Ok(()),
+            (Err(present), Err(other)) if present.code() == other.code() => return Ok(()),
+            (Ok(present), Ok(other)) => first_difference(signature, (&present, &other), tolerance),
+            (Ok(_), Err(error)) => format!("an error ({error})"),
+            (Err(_), Ok(_)) => "outputs instead of an error".to_owned(),
+            (Err(_), Err(error)) => format!("another error ({error})"),
+        };
+        Err(format!("signature {:?} has {what} for {}", signature.name, compared.name))
+    }
+
+    /// The CPU time of the other form as a share of that of the present one, for one row and for several. Runs in turns.
+    pub(super) fn shares(
+        &self,
+        (index, signature): (usize, &Signature),
+        goes_on: &impl Fn() -> bool,
+    ) -> Vec<f64> {
+        let rows = if signature.is_batchable() { &TIMED_ROWS[..] } else { &[1] };
+        let share = |&rows: &usize| {
+            let inputs = irregular_inputs(signature, rows, 0)?;
+            self.share(index, &inputs, goes_on)
+        };
+        rows.iter().filter_map(share).collect()
+    }
+
+    /// `None` if the inputs are refused, or there is no time for it.
+    fn share(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) -> Option<f64> {
+        let timed = |executable: &Arc<dyn Executable>| -> Option<Duration> {
+            let began = os::thread_cpu_time()?;
+            executable.run(index, inputs, RunOptions { threads: 1, timeout: None }).ok()?;
+            Some(os::thread_cpu_time()?.saturating_sub(began))
+        };
+        let (mut present, mut other) = (Vec::new(), Vec::new());
+        let began = Instant::now();
+        // The first runs at a size build plans.
+        timed(self.present)?;
+        timed(self.other)?;
+        while present.len() < FEWEST_RUNS
+            || (present.len() < MOST_RUNS && began.elapsed() < LONG_ENOUGH)
+        {
+            if !goes_on() {
+                return None;
+            }
+            let turn = Instant::now();
+            present.push(timed(self.present)?);
+            other.push(timed(self.other)?);
+            // Requests come first.
+            thread::sleep(turn.elapsed());
+        }
+        let (present, other) = (median(present), median(other));
+        (!present.is_zero()).then(|| other.as_secs_f64() / present.as_secs_f64())
+    }
+}
+
+/// The first output that is not the same.
+fn first_difference(
+    signature: &Signature,
+    (present, other): (&[Tensor], &[Tensor]),
+    tolerance: Tolerance,
+) -> String {
+    let mut pairs = signature.outputs.iter().zip(present.iter().zip(other));
+    let first = pairs.find_map(|(spec, (present, other))| {
+        let what = difference(present, other, tolerance)?;
+        Some(format!("another output {:?} ({what})", spec.alias))
+    });
+    first.unwrap_or_else(|| "another number of outputs".to_owned())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// The geometric mean of these shares of CPU time; an error says why they are not worth it.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn worth(shares: &[f64]) -> Result<f64, String> {
+    if shares.is_empty() {
+        return Err("its CPU time could not be measured".to_owned());
+    }
+    let logs: f64 = shares.iter().map(|share| share.ln()).sum();
+    let mean = (logs / shares.len() as f64).exp();
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    if mean > WORTH_IT {
+        return Err(format!(
+            "it takes {mean:.2} of the CPU time, and must take at most {WORTH_IT}"
+        ));
+    }
+    if most > NEVER_MORE {
+        return Err(format!("it takes {most:.2} of the CPU time for some requests"));
+    }
+    Ok(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_takes_less_time_is_worth_it() {
+        assert!((worth(&[0.5, 0.72]).expect("worth it") - 0.6).abs() < 0.001);
+        assert_eq!(worth(&[0.9, 0.9, 0.9]).map(|mean| (mean * 100.0).round()), Ok(90.0));
+        for shares in [&[][..], &[0.97, 0.96], &[0.5, 1.06]] {
+            assert!(worth(shares).is_err(), "{shares:?}");
+        }
+    }
+}

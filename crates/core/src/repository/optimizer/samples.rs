@@ -1,0 +1,103 @@
+//! The inputs on which two forms of a model are compared.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::batch::joined;
+use crate::repository::{ModelHandle, Servable, TrialRequest};
+use tensorserve_platform::{
+    Executable, RunOptions, irregular_inputs, synthetic_inputs, synthetic_samples,
+};
+use tensorserve_tensor::error::Result;
+use tensorserve_tensor::{Signature, Tensor};
+
+/// Inputs of a signature, and what they are.
+pub(super) struct ComparedInputs {
+    pub(super) name: String,
+    pub(super) inputs: Vec<Tensor>,
+}
+
+/// Numbers of rows with irregular values, each compared as often as `IRREGULAR` says.
+const ROWS: [usize; 5] = [1, 2, 3, 8, 32];
+const IRREGULAR: usize = 4;
+
+/// The longest run of a recorded request.
+const LONGEST_RECORDED: Duration = Duration::from_secs(60);
+
+/// Inputs for `signature`: harmless, extreme and wrong values, each alone and all together, no rows, irregular values in
+/// several numbers of rows, and recorded requests.
+pub(super) fn compared_inputs<'r>(
+    signature: &Signature,
+    recorded: impl Iterator<Item = &'r Vec<Tensor>>,
+) -> Vec<ComparedInputs> {
+    let mut all = Vec::new();
+    let mut add = |name: String, inputs| all.push(ComparedInputs { name, inputs });
+    let samples = synthetic_samples(signature);
+    if signature.is_batchable() {
+        if let Some(inputs) = synthetic_inputs(signature, 0) {
+            add("no rows".to_owned(), inputs);
+        }
+        // Samples are one row each; those in one half have other dimensions than those in the other.
+        let half = samples.len().div_ceil(2).max(1);
+        for part in samples.chunks(half).chain([samples.as_slice()]) {
+            let rows: Vec<&[Tensor]> = part.iter().map(|sample| sample.inputs.as_slice()).collect();
+            if let Ok(inputs) = joined(&rows) {
+                add(format!("{} samples together", rows.len()), inputs);
+            }
+        }
+    }
+    for sample in samples {
+        add(sample.name.to_owned(), sample.inputs);
+    }
+    let rows = if signature.is_batchable() { &ROWS[..] } else { &[1] };
+    for &rows in rows {
+        for seed in 0..IRREGULAR {
+            if let Some(inputs) = irregular_inputs(signature, rows, seed) {
+                add(format!("irregular values in {rows} rows"), inputs);
+            }
+        }
+    }
+    for (number, inputs) in (1..).zip(recorded) {
+        add(format!("recorded request {number}"), inputs.clone());
+    }
+    all
+}
+
+/// Notes the inputs of runs.
+struct InputRecorder {
+    inner: Arc<dyn Executable>,
+    seen: Mutex<Vec<(usize, Vec<Tensor>)>>,
+}
+
+impl Executable for InputRecorder {
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push((signature, inputs.to_vec()));
+        drop(seen);
+        self.inner.run(signature, inputs, options)
+    }
+}
+
+/// The inputs that the model gets for recorded requests, after pre-processing, by the number of the signature. Runs the
+/// requests. Blocks.
+pub(super) fn recorded_inputs(
+    servable: &Servable,
+    requests: &[Box<dyn TrialRequest>],
+    goes_on: impl Fn() -> bool,
+) -> Vec<(usize, Vec<Tensor>)> {
+    let recorder = Arc::new(InputRecorder {
+        inner: servable.loaded.executable.current(),
+        seen: Mutex::default(),
+    });
+    let aside = servable.on(&(Arc::clone(&recorder) as Arc<dyn Executable>));
+    let handle = ModelHandle { servable: Arc::new(aside), log: None, traffic: None };
+    for request in requests {
+        if !goes_on() {
+            break;
+        }
+        // An error is one of the request, which says nothing here.
+        let _ = request.outputs(&handle, Instant::now() + LONGEST_RECORDED);
+    }
+    let mut seen = recorder.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::take(&mut *seen)
+}

@@ -1,0 +1,107 @@
+//! Runs of a version on synthetic inputs before it is ready: they build the runtime's plans, and show how long runs take.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::servable::Servable;
+use crate::batch::{BatchQueue, WORTH_SPLITTING};
+use tensorserve_platform::{synthetic_inputs, unset};
+use tensorserve_tensor::Signature;
+use tensorserve_tensor::error::{Error, Result};
+
+/// How often the warm-up runs a signature at each batch size: once to build the runtime's plan,
+/// then to measure the run time.
+const WARM_RUNS: usize = 4;
+
+/// Batch sizes of the warm-up. The runtime builds a second plan for the first size that differs
+/// from the first one; further sizes are cheap.
+const WARM_ROWS: [usize; 3] = [1, 2, 4];
+
+/// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
+const CLEARLY_LONG: u32 = 8;
+
+/// Runs that are measured again if there is doubt, pauses between them included about 100 ms.
+const RUNS_IN_DOUBT: u32 = 16;
+const PAUSE_IN_DOUBT: Duration = Duration::from_millis(4);
+
+/// The warm-up of a signature ends after this time.
+const WARM_LIMIT: Duration = Duration::from_secs(10);
+
+impl Servable {
+    /// Whether a signature is known to take long enough to gain from several threads. One that seems to take little
+    /// more is measured again: the few runs of the warm-up may have met other load on the machine, and threads that gain
+    /// nothing cost CPU time for as long as the version serves.
+    pub(super) fn is_worth_splitting(&self) -> bool {
+        self.model_queues().any(|(signature, queue)| {
+            let seen = queue.expected(1).unwrap_or_default();
+            let is_in_doubt = (WORTH_SPLITTING..WORTH_SPLITTING * CLEARLY_LONG).contains(&seen);
+            let again = if is_in_doubt { least_time(signature, queue) } else { None };
+            again.unwrap_or(seen) >= WORTH_SPLITTING
+        })
+    }
+
+    /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
+    /// the first request, and the batcher knows the run time.
+    ///
+    /// # Errors
+    /// If the version cannot serve, because its files lack values.
+    pub(super) fn warm(&self) -> Result<()> {
+        let all: Vec<Signature> = self.model_queues().map(|(it, _)| it.clone()).collect();
+        for (signature, queue) in self.model_queues() {
+            if !signature.read_only || signature.inputs.is_empty() {
+                continue;
+            }
+            let sizes = if queue.joins() { &WARM_ROWS[..] } else { &[1] };
+            let started = Instant::now();
+            for &rows in sizes {
+                if let Err(error) = warm_size(signature, queue, rows) {
+                    if let Some(refusal) = unset::refusal(&error, signature, &all) {
+                        return Err(refusal);
+                    }
+                    // The model may reject synthetic inputs; the runtime's plan is built
+                    // nevertheless.
+                    let (model, version, name) = (self.model(), self.version(), &signature.name);
+                    log::debug!(
+                        "{model} version {version}, {name}: no warm-up on synthetic inputs: {error}"
+                    );
+                    break;
+                }
+                if started.elapsed() > WARM_LIMIT {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The shortest of several runs of one row, or the first below [`WORTH_SPLITTING`]; `None` if it does not run on synthetic inputs, or must not.
+fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
+    let inputs = synthetic_inputs(signature, 1).filter(|_| signature.read_only)?;
+    let mut least = Duration::MAX;
+    for _ in 0..RUNS_IN_DOUBT {
+        let began = Instant::now();
+        queue.warm(&inputs, Some(WARM_LIMIT)).ok()?;
+        least = least.min(began.elapsed());
+        if least < WORTH_SPLITTING {
+            break;
+        }
+        thread::sleep(PAUSE_IN_DOUBT);
+    }
+    Some(least)
+}
+
+/// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
+fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<()> {
+    let Some(inputs) = synthetic_inputs(signature, rows) else {
+        return Err(Error::invalid("its inputs are too large for synthetic inputs"));
+    };
+    let started = Instant::now();
+    for _ in 0..WARM_RUNS {
+        queue.warm(&inputs, Some(WARM_LIMIT))?;
+        if started.elapsed() > WARM_LIMIT / 10 {
+            break;
+        }
+    }
+    Ok(())
+}

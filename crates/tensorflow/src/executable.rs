@@ -1,0 +1,122 @@
+//! Runs the signatures of a loaded model, and makes a copy of it that takes less time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use super::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
+use super::freezing::{FreezingSource, FrozenVariables};
+use super::{trace, unset};
+use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+
+/// A loaded SavedModel.
+pub(super) struct SavedModelExecutable {
+    /// The endpoints of each signature, or why it cannot be run.
+    endpoints: Vec<Result<SignatureEndpoints>>,
+    session: TensorFlowSession,
+    /// What a copy is made of; `None` if there can be none.
+    origin: Option<SavedModelOrigin>,
+    /// The folder whose assets its operations may read, if it is a copy.
+    _assets: Option<TempDir>,
+}
+
+/// What a model was loaded from, and how.
+pub(super) struct SavedModelOrigin {
+    pub(super) api: Arc<TensorFlowApi>,
+    pub(super) folder: PathBuf,
+    pub(super) tags: Vec<String>,
+    pub(super) settings: SessionSettings,
+    pub(super) signatures: Vec<Signature>,
+}
+
+/// The feeds and fetches of a signature, in the order of its inputs and outputs.
+struct SignatureEndpoints {
+    feeds: Vec<GraphEndpoint>,
+    fetches: Vec<GraphEndpoint>,
+}
+
+impl SignatureEndpoints {
+    fn resolve(session: &TensorFlowSession, signature: &Signature) -> Result<Self> {
+        if let Some(why) = signature.unsupported() {
+            let message = format!(
+                "signature {:?} cannot be called: its {why}; export a signature with dense tensors \
+                 instead",
+                signature.name
+            );
+            return Err(Error::new(Code::Unimplemented, message));
+        }
+        let resolve = |spec: &TensorSpec| session.endpoint(&spec.tensor_name);
+        Ok(SignatureEndpoints {
+            feeds: signature.inputs.iter().map(resolve).collect::<Result<_>>()?,
+            fetches: signature.outputs.iter().map(resolve).collect::<Result<_>>()?,
+        })
+    }
+
+    fn with<'a>(&'a self, inputs: &'a [Tensor]) -> RunTensors<'a> {
+        RunTensors { feeds: &self.feeds, inputs, fetches: &self.fetches }
+    }
+}
+
+impl SavedModelExecutable {
+    pub(super) fn new(
+        session: TensorFlowSession,
+        signatures: &[Signature],
+        origin: Option<SavedModelOrigin>,
+    ) -> Self {
+        let resolve = |signature| SignatureEndpoints::resolve(&session, signature);
+        let endpoints = signatures.iter().map(resolve).collect();
+        SavedModelExecutable { endpoints, session, origin, _assets: None }
+    }
+
+    fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
+        match self.endpoints.get(signature) {
+            Some(Ok(endpoints)) => Ok(endpoints),
+            Some(Err(error)) => Err(error.duplicate()),
+            None => Err(Error::internal("the signature's index is out of range")),
+        }
+    }
+}
+
+impl Executable for SavedModelExecutable {
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
+        outputs.map_err(unset::with_cause)
+    }
+
+    fn optimized(&self, number: usize) -> Result<Optimization> {
+        let Some(origin) = &self.origin else {
+            return Ok(Optimization::Unknown);
+        };
+        let Some(frozen) = FrozenVariables::ALL.get(number) else {
+            return Ok(Optimization::None("there are no other forms".to_owned()));
+        };
+        let source = FreezingSource {
+            folder: &origin.folder,
+            tags: &origin.tags,
+            settings: &origin.settings,
+            signatures: &origin.signatures,
+            session: &self.session,
+        };
+        let frozen = match source.freeze(&origin.api, *frozen)? {
+            Ok(frozen) => frozen,
+            Err(why) => return Ok(Optimization::None(why)),
+        };
+        let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None);
+        let executable = Arc::new(SavedModelExecutable { _assets: frozen.assets, ..copy });
+        Ok(Optimization::Made(OptimizedModel { executable, what: frozen.what }))
+    }
+
+    fn profile(
+        &self,
+        signature: usize,
+        inputs: &[Tensor],
+        options: RunOptions,
+    ) -> Result<Profiled> {
+        let tensors = self.endpoints(signature)?.with(inputs);
+        let (outputs, metadata) = self.session.run_traced(tensors, options)?;
+        Ok((outputs, trace::read(&metadata)?))
+    }
+}

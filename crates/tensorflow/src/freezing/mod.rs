@@ -1,0 +1,222 @@
+//! Freezing: a copy of a SavedModel whose requests read constants in place of variables, so that the runtime folds and
+//! fuses what depends on them alone. Variables that a run may write, strings and tables are never frozen; large variables
+//! stay, because a constant takes several times its size while the runtime optimizes a graph.
+//!
+//! `wire` edits encoded messages, `nodes` encodes nodes, `scope` follows handles, `rewrite` puts the values in; this file
+//! reads the values and loads the copy.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use self::rewrite::FrozenCounts;
+use self::wire::{Edit, edited};
+use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
+use super::graph::Graph;
+use super::saved_model;
+use tensorserve_proto::tensorflow::GraphDef;
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{DType, Signature, Tensor};
+
+mod nodes;
+mod rewrite;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+/// The largest variable that becomes a constant, in bytes.
+const LARGEST_VARIABLE: usize = 1 << 20;
+
+/// The largest `saved_model.pb` that is copied: it is in memory several times meanwhile.
+const LARGEST_GRAPH: u64 = 256 << 20;
+
+/// The number of the field of TensorFlow's `SavedModel` with its graphs, and of `MetaGraphDef` with its `GraphDef`
+/// (saved_model.proto, meta_graph.proto).
+const META_GRAPHS: u64 = 2;
+const GRAPH_DEF: u64 = 2;
+
+/// Which variables become constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrozenVariables {
+    /// All.
+    All,
+    /// Those of at most one dimension, and those of which rows are looked up. Others are mostly weights of products
+    /// and convolutions, which the runtime stores in another order if they are constants. Its kernels then add up in
+    /// another order, too.
+    NoWeights,
+}
+
+impl FrozenVariables {
+    /// What promises most comes first.
+    pub(super) const ALL: [FrozenVariables; 2] = [FrozenVariables::All, FrozenVariables::NoWeights];
+}
+
+/// A loaded SavedModel and its files, from which a copy is made.
+pub(super) struct FreezingSource<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) tags: &'a [String],
+    pub(super) settings: &'a SessionSettings,
+    pub(super) signatures: &'a [Signature],
+    /// Has the values of the variables.
+    pub(super) session: &'a TensorFlowSession,
+}
+
+/// A loaded copy.
+pub(super) struct FrozenModel {
+    pub(super) session: TensorFlowSession,
+    /// What was frozen, in words.
+    pub(super) what: String,
+    /// The folder whose assets its operations may read.
+    pub(super) assets: Option<TempDir>,
+}
+
+impl FreezingSource<'_> {
+    /// Makes a copy with constants, and loads it. `Err` inside says why there is none.
+    ///
+    /// # Errors
+    /// Those of files and of the runtime.
+    pub(super) fn freeze(
+        &self,
+        api: &Arc<TensorFlowApi>,
+        variables: FrozenVariables,
+    ) -> Result<Result<FrozenModel, String>> {
+        let unsuitable = |it: &&Signature| !it.read_only || !it.repeatable;
+        if let Some(signature) = self.signatures.iter().find(unsuitable) {
+            let why =
+                if signature.read_only { "draws random numbers" } else { "changes the model" };
+            return Ok(Err(format!("signature {:?} {why}", signature.name)));
+        }
+        let file = saved_model::main_file(self.folder);
+        if file.metadata().map_or(0, |meta| meta.len()) > LARGEST_GRAPH {
+            return Ok(Err(format!("its graph has more than {} MiB", LARGEST_GRAPH >> 20)));
+        }
+        let encoded = saved_model::read_main_file(self.folder)?;
+        let (number, meta) = saved_model::numbered_graph(encoded.clone(), self.tags)?;
+        let Some(graph) = &meta.graph_def else {
+            return Ok(Err("it has no graph".to_owned()));
+        };
+        let indexed = Graph::new(graph);
+        let outputs = || self.signatures.iter().flat_map(|it| &it.outputs);
+        let names = || outputs().map(|spec| spec.tensor_name.as_str());
+        if indexed.is_recursive(names()) {
+            return Ok(Err("a function of its graph calls itself".to_owned()));
+        }
+        let reached = indexed.nodes_of(names());
+        let of_graph = reached.iter().filter(|placed| placed.function.is_none());
+        let reachable: HashSet<&str> = of_graph.map(|placed| placed.node.name.as_str()).collect();
+        let (handles, values) = self.values(graph, &reachable)?;
+        if values.is_empty() {
+            return Ok(Err("its requests read no variables that could be constants".to_owned()));
+        }
+        let mut counts = FrozenCounts::default();
+        let copy = with_graph(&encoded, number, |graph_bytes| {
+            let numbers = handles.iter().copied().zip(0..).collect();
+            let frozen =
+                rewrite::frozen((graph, graph_bytes), &reachable, numbers, &values, variables)?;
+            counts = frozen.counts;
+            Ok(frozen.encoded)
+        })?;
+        if counts.constants == 0 {
+            return Ok(Err("its requests read no variables that could be constants".to_owned()));
+        }
+        drop((values, meta, encoded));
+        self.load(api, &copy, counts).map(Ok)
+    }
+
+    /// The nodes of variables that could be constants, and their values.
+    fn values<'g>(
+        &self,
+        graph: &'g GraphDef,
+        reachable: &HashSet<&str>,
+    ) -> Result<(Vec<&'g str>, Vec<Tensor>)> {
+        let mut handles: Vec<(&str, DType)> = Vec::new();
+        for node in &graph.node {
+            let dtype = scope::dtype(node, "dtype").and_then(DType::from_number);
+            let is_numeric = dtype.filter(|dtype| *dtype != DType::String);
+            let is_variable = node.op == "VarHandleOp" && reachable.contains(node.name.as_str());
+            if let (true, Some(dtype)) = (is_variable, is_numeric) {
+                handles.push((node.name.as_str(), dtype));
+            }
+        }
+        let values = self.session.read_variables(&handles)?;
+        let known = handles.iter().zip(values).filter_map(|((name, _), value)| {
+            Some((*name, value.filter(|value| value.bytes().len() <= LARGEST_VARIABLE)?))
+        });
+        Ok(known.unzip())
+    }
+
+    /// Writes the copy to a folder of its own, and loads it from there.
+    fn load(
+        &self,
+        api: &Arc<TensorFlowApi>,
+        copy: &[u8],
+        counts: FrozenCounts,
+    ) -> Result<FrozenModel> {
+        let failed = |e: std::io::Error| {
+            let message = format!("its copy cannot be written to the temporary folder: {e}");
+            Error::new(Code::of_io(&e), message)
+        };
+        let folder =
+            tempfile::Builder::new().prefix("tensorserve-form-").tempdir().map_err(failed)?;
+        let original = fs::canonicalize(self.folder).map_err(failed)?;
+        let link = |name: &str| -> std::io::Result<Option<PathBuf>> {
+            let (from, to) = (original.join(name), folder.path().join(name));
+            if !from.is_dir() {
+                return Ok(None);
+            }
+            symlink(from, &to).map(|()| Some(to))
+        };
+        let assets = link("assets").map_err(failed)?;
+        let variables = match counts.has_variables {
+            true => link("variables").map_err(failed)?,
+            false => None,
+        };
+        let file = saved_model::main_file(folder.path());
+        fs::write(&file, copy).map_err(failed)?;
+        let session = TensorFlowSession::load(api, folder.path(), self.tags, self.settings, None)?;
+        for used in variables.into_iter().chain([file]) {
+            fs::remove_file(used).map_err(failed)?;
+        }
+        let assets = assets.map(|_| folder);
+        let kib = counts.constant_bytes.div_ceil(1024);
+        let rest = if counts.has_variables { "; other variables stay" } else { "" };
+        let what =
+            format!("{} reads of variables are constants ({kib} KiB){rest}", counts.constants);
+        Ok(FrozenModel { session, what, assets })
+    }
+}
+
+/// The SavedModel `encoded` with another graph in its part with this number.
+fn with_graph(
+    encoded: &[u8],
+    number: usize,
+    mut change: impl FnMut(&[u8]) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let (mut part, mut graphs) = (0, 0);
+    let copy = edited(encoded, |field, meta| {
+        if field != META_GRAPHS {
+            return Ok(Edit::Keep);
+        }
+        part += 1;
+        if part != number + 1 {
+            return Ok(Edit::Keep);
+        }
+        let meta = edited(meta, |field, graph| {
+            if field != GRAPH_DEF {
+                return Ok(Edit::Keep);
+            }
+            graphs += 1;
+            change(graph).map(Edit::Replace)
+        });
+        meta.map(Edit::Replace)
+    })?;
+    match graphs {
+        1 => Ok(copy),
+        _ => Err(Error::new(Code::DataLoss, "a part of the model occurs more than once")),
+    }
+}
