@@ -18,46 +18,81 @@ const SHORTEST_SPREAD: Duration = Duration::from_millis(1);
 
 /// About how long a piece of a run takes: few enough that the places are no matter, and so short that nobody
 /// waits long for the last one.
-const PIECE: Duration = Duration::from_micros(200);
+const PIECE: Duration = Duration::from_micros(500);
 
-/// Pieces have a multiple of this many rows: forests walk that many at a time.
-const ROWS_AT_A_TIME: usize = 16;
+/// Pieces have a multiple of this many rows, however long that takes: evaluators compare values of 128 rows at a time,
+/// and go through all trees for each piece. With pieces of 16 rows a forest of 1,000 trees took 3.4 times the CPU
+/// time of a whole run, and CatBoost's models 14 times.
+const ROWS_AT_A_TIME: usize = 128;
 
 /// Shorter runs do not tell the time of a row.
 const LEAST_MEASURED: usize = 8;
 
+/// How many times as long a row may take in a piece. All pieces go through all trees of a forest, which a whole run keeps
+/// in the caches of one core, one tree after the other: with large forests, two cores gain little and pay twice.
+const MOST_OVERHEAD: f64 = 1.25;
+
+/// Of so many batches that would be spread and pay more than that, one is.
+const TRIED_AGAIN: u64 = 64;
+
 /// An executable whose rows are independent, which runs the rows of a large batch on several threads.
 pub(crate) struct SpreadRows {
     inner: Arc<dyn Executable>,
-    /// The time of a row in nanoseconds, by signature, 0 if it is unknown; `None` where rows depend on each other.
-    row_nanos: Vec<Option<AtomicU64>>,
+    /// By signature; `None` where rows depend on each other.
+    costs: Vec<Option<RowCosts>>,
+}
+
+/// The time of a row in nanoseconds; 0 if it is unknown.
+#[derive(Default)]
+struct RowCosts {
+    /// In runs on one thread.
+    whole: AtomicU64,
+    /// In pieces of runs on several threads.
+    piece: AtomicU64,
+    /// Batches that were large enough to be spread.
+    large: AtomicU64,
+}
+
+impl RowCosts {
+    /// Whether pieces take little longer than whole runs, or that is to be found out.
+    fn is_worth_spreading(&self) -> bool {
+        let (whole, piece) = (self.whole.load(Relaxed), self.piece.load(Relaxed));
+        let number = self.large.fetch_add(1, Relaxed);
+        #[allow(clippy::cast_precision_loss)]
+        let is_cheap = piece as f64 <= whole as f64 * MOST_OVERHEAD;
+        is_cheap || number % TRIED_AGAIN == 0
+    }
+}
+
+/// Follows the time of a row.
+fn note(nanos: &AtomicU64, rows: usize, took: Duration) {
+    if rows < LEAST_MEASURED {
+        return;
+    }
+    let each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / rows as u64;
+    let before = nanos.load(Relaxed);
+    // Threads that had to wait for a core count little.
+    let smoothed =
+        if before == 0 { each } else { (before / 4).saturating_mul(3).saturating_add(each / 4) };
+    nanos.store(smoothed.max(1), Relaxed);
 }
 
 impl SpreadRows {
     pub(crate) fn new(inner: Arc<dyn Executable>, signatures: &[Signature]) -> Self {
-        let nanos = |it: &Signature| it.rows.is_independent().then(|| AtomicU64::new(0));
-        SpreadRows { inner, row_nanos: signatures.iter().map(nanos).collect() }
+        let costs = |it: &Signature| it.rows.is_independent().then(RowCosts::default);
+        SpreadRows { inner, costs: signatures.iter().map(costs).collect() }
     }
 
-    fn note(&self, signature: usize, rows: usize, took: Duration) {
-        if let Some(Some(nanos)) = self.row_nanos.get(signature)
-            && rows >= LEAST_MEASURED
-        {
-            let each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / rows as u64;
-            let before = nanos.load(Relaxed);
-            // Threads that had to wait for a core count little.
-            let smoothed =
-                if before == 0 { each } else { (before / 4).saturating_mul(3) + each / 4 };
-            nanos.store(smoothed.max(1), Relaxed);
-        }
+    fn costs(&self, signature: usize) -> Option<&RowCosts> {
+        self.costs.get(signature)?.as_ref()
     }
 
     /// The rows of a piece of such a run; `None` if it stays on its thread.
     fn piece(&self, signature: usize, rows: Option<usize>) -> Option<usize> {
-        let nanos = self.row_nanos.get(signature)?.as_ref()?.load(Relaxed);
-        let nanos = usize::try_from(nanos).ok()?;
+        let costs = self.costs(signature)?;
+        let nanos = usize::try_from(costs.whole.load(Relaxed)).ok()?;
         let expected = Duration::from_nanos(nanos.checked_mul(rows?)?.try_into().ok()?);
-        if nanos == 0 || expected < SHORTEST_SPREAD {
+        if nanos == 0 || expected < SHORTEST_SPREAD || !costs.is_worth_spreading() {
             return None;
         }
         let rows = PIECE.as_nanos() as usize / nanos;
@@ -74,7 +109,9 @@ impl Executable for SpreadRows {
             };
             let start = Instant::now();
             let outputs = self.inner.run(signature, inputs, options)?;
-            self.note(signature, rows, start.elapsed());
+            if let Some(costs) = self.costs(signature) {
+                note(&costs.whole, rows, start.elapsed());
+            }
             Ok(outputs)
         };
         let Some((piece, rows)) = self.piece(signature, rows).zip(rows) else {
@@ -99,7 +136,9 @@ impl Executable for SpreadRows {
             let run = Arc::clone(&run);
             helpers.spawn(move || run.help());
         }
-        match run.finish(|rows, took| self.note(signature, rows, took))? {
+        let costs = self.costs(signature);
+        let noted = |rows, took| costs.iter().for_each(|costs| note(&costs.piece, rows, took));
+        match run.finish(noted)? {
             Some(outputs) => Ok(outputs),
             // The message of an error may have the number of a row.
             None => whole(),
@@ -309,7 +348,7 @@ mod tests {
         let doubles = Arc::new(Doubles { threads: Mutex::default() });
         let inner = Arc::clone(&doubles) as Arc<dyn Executable>;
         let spread = SpreadRows::new(inner, &[signature]);
-        spread.row_nanos[0].as_ref().expect("independent").store(20_000, Relaxed);
+        spread.costs[0].as_ref().expect("independent").whole.store(20_000, Relaxed);
         (doubles, spread)
     }
 
@@ -344,6 +383,29 @@ mod tests {
     }
 
     #[test]
+    fn pieces_have_as_many_rows_as_evaluators_take_at_a_time() {
+        let (_, spread) = spread();
+        for (nanos, piece) in [(78_000, 128), (20_000, 128), (1_300, 384), (1_000, 0)] {
+            spread.costs[0].as_ref().expect("independent").whole.store(nanos, Relaxed);
+            let found = spread.piece(0, Some(999)).unwrap_or(0);
+            assert_eq!(found, piece, "{nanos} ns for each row");
+        }
+    }
+
+    #[test]
+    fn what_costs_more_in_pieces_is_seldom_spread() {
+        let (_, spread) = spread();
+        let costs = spread.costs[0].as_ref().expect("independent");
+        let spread_of =
+            |count: u64| (0..count).filter(|_| spread.piece(0, Some(999)).is_some()).count() as u64;
+        assert_eq!(spread_of(TRIED_AGAIN), TRIED_AGAIN, "not known yet");
+        costs.piece.store(24_000, Relaxed);
+        assert_eq!(spread_of(TRIED_AGAIN), TRIED_AGAIN);
+        costs.piece.store(30_000, Relaxed);
+        assert_eq!(spread_of(TRIED_AGAIN * 3), 3);
+    }
+
+    #[test]
     fn the_error_of_a_spread_batch_is_that_of_the_whole() {
         let (_, spread) = spread();
         let error = run(&spread, rows(1000, |values| values[777] = -1.0)).expect_err("refused");
@@ -362,7 +424,7 @@ mod tests {
     fn small_batches_and_dependent_rows_stay_on_their_thread() {
         let (doubles, mut spread) = spread();
         run(&spread, rows(32, |_| ())).expect("runs");
-        spread.row_nanos = vec![None];
+        spread.costs = vec![None];
         run(&spread, rows(500, |_| ())).expect("runs");
         assert!(!doubles.has_helped());
     }
