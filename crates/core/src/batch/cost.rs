@@ -100,10 +100,12 @@ impl CostModel {
         // The first runs of a size can take a thousand times as long as later ones, so the time of
         // an unknown size is derived from a known one.
         if let Some((nanos, known_rows)) = below.clone().find_map(Bucket::known) {
+            if rows <= known_rows {
+                return Some(Duration::from_nanos(nanos));
+            }
             // Linear in rows above the known size: never too low for a model that gains from
             // batching.
-            let scaled =
-                u128::from(nanos) * u128::from(rows.max(known_rows)) / u128::from(known_rows);
+            let scaled = u128::from(nanos) * u128::from(rows) / u128::from(known_rows);
             return Some(Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX)));
         }
         // Only larger runs are known: this one costs no more than they did.
@@ -118,7 +120,7 @@ impl CostModel {
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn row_cost(&self, rows: usize) -> f64 {
         let time = self.predict(rows).unwrap_or_default();
-        time.as_nanos() as f64 / rows.max(1) as f64
+        time.as_secs_f64() * 1e9 / rows.max(1) as f64
     }
 
     /// The largest batch that pays: up to where doubling it no longer makes a row cheaper by a
