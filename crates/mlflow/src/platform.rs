@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::model_file::{self, MlflowModel};
 use tensorserve_platform::{
-    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Packaging,
-    PartOfProgram, Platform, PlatformInfo, Platforms,
+    Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
+    Optimization, Packaging, PartOfProgram, Platform, PlatformInfo, Platforms,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -71,6 +71,16 @@ impl ModelLoader for FlavorLoader {
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
         self.inner.load(&data_of(path)?, options)
+    }
+
+    fn optimized(
+        &self,
+        path: &Path,
+        options: &LoadOptions,
+        executable: &dyn Executable,
+        number: usize,
+    ) -> Result<Optimization> {
+        self.inner.optimized(&data_of(path)?, options, executable, number)
     }
 
     fn packaging(&self, path: &Path) -> Result<Option<Packaging>> {

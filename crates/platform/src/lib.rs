@@ -115,6 +115,21 @@ pub trait ModelLoader: Send + Sync {
     /// As [`ModelLoader::inspect`], and whatever the runtime reports.
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded>;
 
+    /// Makes another form of the model in `folder`, which was loaded with these options and is `executable`
+    /// ([`Executable::optimized`]). Blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// What the runtime reports.
+    fn optimized(
+        &self,
+        _folder: &Path,
+        _options: &LoadOptions,
+        executable: &dyn Executable,
+        number: usize,
+    ) -> Result<Optimization> {
+        executable.optimized(number)
+    }
+
     /// What the files around the model declare, for the protocol that knows their format.
     ///
     /// # Errors
@@ -247,6 +262,9 @@ pub struct LoadOptions {
     pub images: Option<tensorserve_tensor::ImageEncoding>,
     /// The operations that the model may have. TensorFlow's graphs and PyTorch's files are checked.
     pub ops: OpPolicy,
+    /// Make this other form of the model, too, and run only that ([`Executable::optimized`]). Platforms ignore it: it is
+    /// for the process in which the crate `probe` tries it.
+    pub form: Option<usize>,
     /// Run the model in a process of its own, which messages call by this name. Platforms ignore it:
     /// the crate `probe` wraps them.
     pub isolated_as: Option<String>,
@@ -288,6 +306,7 @@ impl Default for LoadOptions {
             threads: 0,
             images: None,
             ops: OpPolicy::default(),
+            form: None,
             isolated_as: None,
             runner: RunnerOptions::default(),
         }
@@ -364,6 +383,11 @@ pub trait Executable: Send + Sync {
     /// Why no run is possible now, until something outside of it changes; `None` as a rule.
     fn obstacle(&self) -> Option<Error> {
         None
+    }
+
+    /// Whether there may be other forms of this model.
+    fn may_have_other_forms(&self) -> bool {
+        false
     }
 
     /// Makes another form of this model that computes the same with less work, such as one whose variables are

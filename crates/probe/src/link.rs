@@ -106,6 +106,7 @@ impl HostLink {
             allow_ops: options.ops.allow.clone(),
             base64_images: options.images.map(|images| images == ImageEncoding::Base64Url),
             isolated: options.isolated_as.is_some(),
+            form: options.form,
         })
     }
 

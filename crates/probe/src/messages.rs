@@ -24,6 +24,8 @@ pub(crate) struct ProbeRequest {
     pub(crate) base64_images: Option<bool>,
     /// Whether the child stays and serves runs.
     pub(crate) isolated: bool,
+    /// The other form of the version that is run; `None` for the version as it is loaded.
+    pub(crate) form: Option<usize>,
 }
 
 impl ProbeRequest {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorserve_platform::{
-    Completeness, EndedProcess, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Packaging,
-    Platform,
+    Completeness, EndedProcess, Executable, Inspection, LoadOptions, Loaded, ModelLoader,
+    ModelPath, Optimization, Packaging, Platform,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
@@ -50,7 +50,7 @@ impl ProbedLoader {
         }
         let started = Instant::now();
         let outcome = link.probe(self.inner.info.name, folder, options);
-        let verdict = judged(outcome, folder, started)?;
+        let verdict = judged(outcome, folder, options.form, started)?;
         let after = verdicts.fingerprint(&self.inner, &runtime, folder, options);
         // Others than those that were read before may have been probed.
         if let Some(verdict) = verdict.filter(|_| after.is_ok_and(|after| after == files)) {
@@ -64,10 +64,15 @@ impl ProbedLoader {
 fn judged(
     outcome: io::Result<ProbeOutcome>,
     folder: &Path,
+    form: Option<usize>,
     started: Instant,
 ) -> Result<Option<Verdict>> {
     let (folder, time) = (folder.display(), started.elapsed().as_millis());
     match outcome {
+        Ok(ProbeOutcome::Passed { ended_by }) if form.is_some() => {
+            log::debug!("{folder}: its other form {form:?} passed the load probe in {time} ms");
+            Ok(Some(Verdict { exact_shapes: ended_by.is_some() }))
+        }
         Ok(ProbeOutcome::Passed { ended_by: None }) => {
             log::info!("{folder}: passed the load probe in {time} ms");
             Ok(Some(Verdict::default()))
@@ -124,6 +129,29 @@ impl ModelLoader for ProbedLoader {
             }
         }
         Ok(loaded)
+    }
+
+    fn optimized(
+        &self,
+        folder: &Path,
+        options: &LoadOptions,
+        executable: &dyn Executable,
+        number: usize,
+    ) -> Result<Optimization> {
+        let tried = LoadOptions { form: Some(number), ..options.clone() };
+        let verdict = match self.verdict(folder, &tried) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                let why = format!("its form number {number} was not made here: {error}");
+                return Ok(Optimization::None(why));
+            }
+        };
+        // It would end this process for requests that the version as it was loaded answers with errors.
+        if verdict.exact_shapes && !self.verdict(folder, options)?.exact_shapes {
+            let why = "its other form ends its process for other shapes than the declared ones";
+            return Ok(Optimization::None(why.to_owned()));
+        }
+        self.inner.loader.optimized(folder, options, executable, number)
     }
 
     fn packaging(&self, folder: &Path) -> Result<Option<Packaging>> {

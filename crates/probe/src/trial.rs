@@ -2,10 +2,12 @@
 //! around the declared shapes, for which some operations end the process.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorserve_platform::{
-    Executable, Platform, RunOptions, synthetic_dims, synthetic_input, synthetic_inputs, unset,
+    Executable, Loaded, Optimization, Platform, RunOptions, synthetic_dims, synthetic_input,
+    synthetic_inputs, unset,
 };
 use tensorserve_tensor::error::{Code, Error};
 use tensorserve_tensor::{Signature, TensorSpec};
@@ -26,12 +28,15 @@ pub(crate) fn load_and_run(platform: &Platform, request: &ProbeRequest, progress
         Ok(loaded) => loaded,
         Err(error) => return tell(progress, &stage_of(&error).unwrap_or(ProbeProgress::Refused)),
     };
+    let Some(executable) = form_of(&loaded, request.form) else {
+        return tell(progress, &ProbeProgress::Refused);
+    };
     for (index, signature) in loaded.signatures.iter().enumerate() {
         if !signature.read_only {
             continue; // A run may have effects outside the process.
         }
         tell(progress, &ProbeProgress::Running(signature.name.clone()));
-        let Err(error) = run_declared(&*loaded.executable, index, signature) else {
+        let Err(error) = run_declared(&*executable, index, signature) else {
             continue;
         };
         let refusal = unset::refusal(&error, signature, &loaded.signatures);
@@ -47,9 +52,20 @@ pub(crate) fn load_and_run(platform: &Platform, request: &ProbeRequest, progress
         if Instant::now() >= deadline {
             break;
         }
-        trial.run(&*loaded.executable, progress);
+        trial.run(&*executable, progress);
     }
     tell(progress, &ProbeProgress::Tried);
+}
+
+/// The version as it was loaded, or its other form with this number; `None` if there is none.
+fn form_of(loaded: &Loaded, number: Option<usize>) -> Option<Arc<dyn Executable>> {
+    let Some(number) = number else {
+        return Some(Arc::clone(&loaded.executable));
+    };
+    match loaded.executable.optimized(number) {
+        Ok(Optimization::Made(form)) => Some(form.executable),
+        Ok(Optimization::None(_) | Optimization::Unknown) | Err(_) => None,
+    }
 }
 
 fn tell(progress: &mut impl Write, stage: &ProbeProgress) {

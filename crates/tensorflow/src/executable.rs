@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use super::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
-use super::freezing::{FreezingSource, FrozenVariables};
+use super::freezing::FreezingSource;
 use super::{trace, unset};
 use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -86,12 +86,13 @@ impl Executable for SavedModelExecutable {
         outputs.map_err(unset::with_cause)
     }
 
+    fn may_have_other_forms(&self) -> bool {
+        self.origin.is_some()
+    }
+
     fn optimized(&self, number: usize) -> Result<Optimization> {
         let Some(origin) = &self.origin else {
             return Ok(Optimization::Unknown);
-        };
-        let Some(frozen) = FrozenVariables::ALL.get(number) else {
-            return Ok(Optimization::None("there are no other forms".to_owned()));
         };
         let source = FreezingSource {
             folder: &origin.folder,
@@ -100,7 +101,7 @@ impl Executable for SavedModelExecutable {
             signatures: &origin.signatures,
             session: &self.session,
         };
-        let frozen = match source.freeze(&origin.api, *frozen)? {
+        let frozen = match source.freeze(&origin.api, number)? {
             Ok(frozen) => frozen,
             Err(why) => return Ok(Optimization::None(why)),
         };

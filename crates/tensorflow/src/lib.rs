@@ -416,13 +416,15 @@ impl ModelLoader for TensorFlow {
             // Another machine may never answer.
             parts.signatures.iter_mut().for_each(|signature| signature.is_bounded = false);
         }
-        let ModelParts { signatures, marshalled_hooks, external_ops, .. } = parts;
+        let ModelParts { signatures, marshalled_hooks, external_ops, has_variables, .. } = parts;
         let is_known = runtime.gpus_in_use.get().is_some() || runtime.process != process::id();
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
         }
         let origin = match &files {
-            GraphFiles::SavedModel(folder) if self.config.session_target.is_empty() => {
+            GraphFiles::SavedModel(folder)
+                if has_variables && self.config.session_target.is_empty() =>
+            {
                 Some(SavedModelOrigin {
                     api: Arc::clone(&runtime.api),
                     folder: folder.to_path_buf(),
@@ -431,7 +433,7 @@ impl ModelLoader for TensorFlow {
                     signatures: signatures.clone(),
                 })
             }
-            // Graphs that are frozen already, those that only the runtime reads, and those on another machine.
+            // Graphs without variables, those that only the runtime reads, and those on another machine.
             GraphFiles::SavedModel(_) | GraphFiles::Text(_) | GraphFiles::Frozen(_) => None,
         };
         Ok(Loaded {

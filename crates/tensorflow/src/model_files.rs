@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::graph::OpRegistry;
+use super::graph::{Graph, OpRegistry};
 use super::{external_ops, frozen, saved_model};
 use tensorserve_platform::{ExternalOp, LoadOptions};
 use tensorserve_proto::tensorflow::MetaGraphDef;
@@ -45,6 +45,7 @@ pub(super) struct ModelParts {
     pub(super) signatures: Vec<Signature>,
     pub(super) marshalled_hooks: bool,
     pub(super) external_ops: Vec<ExternalOp>,
+    pub(super) has_variables: bool,
 }
 
 impl ModelParts {
@@ -60,6 +61,7 @@ impl ModelParts {
         let info = meta.meta_info_def.as_ref();
         Ok(ModelParts {
             external_ops: external_ops::check(meta, &options.ops)?,
+            has_variables: meta.graph_def.as_ref().is_some_and(|it| Graph::new(it).has_variables()),
             written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
             signatures: saved_model::signatures(meta, options, registry),
             marshalled_hooks: saved_model::has_marshalled_hooks(meta),

@@ -64,6 +64,21 @@ class Overview(PageTest):
         name.press("Escape")
         expect(name).to_have_attribute("aria-expanded", "false")
 
+    def test_an_open_row_says_in_which_form_a_version_runs(self):
+        def form():
+            [version] = self.server.ask_json("/api/v1/models/half_plus_two")["versions"]
+            return version["optimization"]
+
+        self.eventually(lambda: form()["state"] in ("optimized", "unchanged"), "a decision")
+        self.show()
+        row = self.row("half_plus_two")
+        row.locator(".model-name").click()
+        facts = row.locator(".facts").first
+        expect(facts).to_contain_text("Optimization")
+        expect(facts).to_contain_text("reads of variables are constants")
+        if form()["state"] == "optimized":
+            expect(facts).to_contain_text(re.compile(r"\d+ % less CPU time, \d+ equal results"))
+
     def test_an_open_row_names_operations_that_reach_outside_the_model(self):
         folder = os.path.join(self.server.folder, "reads_file")
         shutil.copytree(os.path.join(ROOT, "tests/data/clients/reads_file"), folder)

@@ -490,6 +490,10 @@ impl Executable for FakeExecutable {
         Ok(vec![self.answer(input, &values)?])
     }
 
+    fn may_have_other_forms(&self) -> bool {
+        self.model.other_form.is_some()
+    }
+
     fn optimized(&self, number: usize) -> Result<Optimization> {
         let Some(OtherForm { answer, cpu_micros, is_gated, fails_on }) = self.model.other_form
         else {

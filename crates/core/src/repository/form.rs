@@ -43,6 +43,10 @@ impl Executable for SwitchedExecutable {
         self.0.load().obstacle()
     }
 
+    fn may_have_other_forms(&self) -> bool {
+        self.0.load().may_have_other_forms()
+    }
+
     fn optimized(&self, number: usize) -> Result<Optimization> {
         self.current().optimized(number)
     }

@@ -19,8 +19,8 @@ use crate::cache::{ResponseCache, VersionCache};
 use crate::config::{BatchConfig, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
-    Executable, ExternalOp, LoadOptions, Loaded, Packaging, Platform, PlatformInfo, RunOptions,
-    has_marshalled_hooks,
+    Executable, ExternalOp, LoadOptions, Loaded, ModelLoader, Optimization, Packaging, Platform,
+    PlatformInfo, RunOptions, has_marshalled_hooks,
 };
 use tensorserve_preprocessing::{ProcessingSteps, load_steps};
 use tensorserve_tensor::error::{Error, Result};
@@ -46,6 +46,9 @@ pub(super) struct LoadedVersion {
     packaging: Option<Packaging>,
     pub(super) executable: Arc<SwitchedExecutable>,
     pub(super) optimization: VersionOptimization,
+    /// What has loaded it, and how.
+    loader: Arc<dyn ModelLoader>,
+    options: LoadOptions,
     /// For each of them, its pre- and post-processing.
     pub(super) steps: Vec<Option<Arc<ProcessingSteps>>>,
     pub(super) step_threads: StepThreads,
@@ -210,6 +213,8 @@ impl VersionLoad<'_> {
             packaging,
             executable: Arc::clone(&executable),
             optimization: VersionOptimization::new(self.config.optimize),
+            loader: Arc::clone(&self.platform.loader),
+            options,
             steps: steps.into_iter().map(|steps| steps.map(Arc::new)).collect(),
             step_threads: self.step_threads.clone(),
             limit,
@@ -244,6 +249,18 @@ impl LoadedVersion {
 
     pub(super) fn is_warmed(&self) -> bool {
         self.is_warmed
+    }
+
+    /// Makes its other form with this number. Blocks for about as long as two loads.
+    ///
+    /// # Errors
+    /// What the runtime reports.
+    pub(super) fn optimized(&self, number: usize) -> Result<Optimization> {
+        let present = self.executable.current();
+        if !present.may_have_other_forms() {
+            return Ok(Optimization::Unknown);
+        }
+        self.loader.optimized(&self.folder, &self.options, &*present, number)
     }
 
     /// Its signatures as the model has them: without pre- and post-processing.
@@ -521,6 +538,7 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
         threads,
         tags: config.tags.clone(),
         ops: config.ops.clone(),
+        form: None,
         isolated_as: None,
         runner: config.runner.clone(),
         images: match config.images {

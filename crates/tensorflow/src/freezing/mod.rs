@@ -45,16 +45,39 @@ const GRAPH_DEF: u64 = 2;
 pub(super) enum FrozenVariables {
     /// All.
     All,
-    /// Those of at most one dimension, and those of which rows are looked up. Others are mostly weights of products
-    /// and convolutions, which the runtime stores in another order if they are constants. Its kernels then add up in
-    /// another order, too.
+    /// All but matrices that are read as a whole: mostly weights of products. If they are constants, the runtime stores them
+    /// in blocks, and its kernels add up in another order.
+    NoMatrices,
+    /// Those of at most one dimension, and those of which rows are looked up.
     NoWeights,
 }
 
 impl FrozenVariables {
-    /// What promises most comes first.
-    pub(super) const ALL: [FrozenVariables; 2] = [FrozenVariables::All, FrozenVariables::NoWeights];
+    /// The forms of a model with these variables that differ. What promises most comes first.
+    fn forms(values: &[Tensor]) -> Vec<FrozenVariables> {
+        let mut forms = vec![FrozenVariables::All];
+        if values.iter().any(|value| FrozenVariables::NoMatrices.keeps(value)) {
+            forms.push(FrozenVariables::NoMatrices);
+        }
+        if values.iter().any(|value| value.shape().dims().len() > MATRIX) {
+            forms.push(FrozenVariables::NoWeights);
+        }
+        forms
+    }
+
+    /// Whether a variable that is read as a whole stays one.
+    fn keeps(self, value: &Tensor) -> bool {
+        let rank = value.shape().dims().len();
+        match self {
+            FrozenVariables::All => false,
+            FrozenVariables::NoMatrices => rank == MATRIX,
+            FrozenVariables::NoWeights => rank >= MATRIX,
+        }
+    }
 }
+
+/// The number of dimensions of a matrix.
+const MATRIX: usize = 2;
 
 /// A loaded SavedModel and its files, from which a copy is made.
 pub(super) struct FreezingSource<'a> {
@@ -76,14 +99,14 @@ pub(super) struct FrozenModel {
 }
 
 impl FreezingSource<'_> {
-    /// Makes a copy with constants, and loads it. `Err` inside says why there is none.
+    /// Makes the copy with this number, and loads it. `Err` inside says why there is none.
     ///
     /// # Errors
     /// Those of files and of the runtime.
     pub(super) fn freeze(
         &self,
         api: &Arc<TensorFlowApi>,
-        variables: FrozenVariables,
+        number: usize,
     ) -> Result<Result<FrozenModel, String>> {
         let unsuitable = |it: &&Signature| !it.read_only || !it.repeatable;
         if let Some(signature) = self.signatures.iter().find(unsuitable) {
@@ -96,7 +119,7 @@ impl FreezingSource<'_> {
             return Ok(Err(format!("its graph has more than {} MiB", LARGEST_GRAPH >> 20)));
         }
         let encoded = saved_model::read_main_file(self.folder)?;
-        let (number, meta) = saved_model::numbered_graph(encoded.clone(), self.tags)?;
+        let (part, meta) = saved_model::numbered_graph(encoded.clone(), self.tags)?;
         let Some(graph) = &meta.graph_def else {
             return Ok(Err("it has no graph".to_owned()));
         };
@@ -113,8 +136,11 @@ impl FreezingSource<'_> {
         if values.is_empty() {
             return Ok(Err("its requests read no variables that could be constants".to_owned()));
         }
+        let Some(variables) = FrozenVariables::forms(&values).get(number).copied() else {
+            return Ok(Err("there are no other forms".to_owned()));
+        };
         let mut counts = FrozenCounts::default();
-        let copy = with_graph(&encoded, number, |graph_bytes| {
+        let copy = with_graph(&encoded, part, |graph_bytes| {
             let numbers = handles.iter().copied().zip(0..).collect();
             let frozen =
                 rewrite::frozen((graph, graph_bytes), &reachable, numbers, &values, variables)?;

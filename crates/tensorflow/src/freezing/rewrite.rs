@@ -227,8 +227,7 @@ impl<'a> Rewrite<'a> {
         encoded: &[u8],
         variable: VariableNumber,
     ) -> Result<Option<NodeChange>> {
-        let is_weight = self.values.get(variable).is_some_and(|it| it.shape().dims().len() > 1);
-        if is_weight && self.variables == FrozenVariables::NoWeights {
+        if self.values.get(variable).is_some_and(|value| self.variables.keeps(value)) {
             return Ok(None);
         }
         let Some(value) = self.value(variable, scope::dtype(node, "dtype")) else {

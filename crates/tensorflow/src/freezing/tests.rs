@@ -193,29 +193,43 @@ fn lookups_of_rows_take_them_from_constants() {
 
 #[test]
 fn weights_stay_variables_if_their_order_counts() {
-    let matrix =
-        Tensor::from_bytes(DType::Float, Shape::new(&[1, 2]).expect("small"), vec![0; 8].into());
-    let (matrix, vector) = (matrix.expect("valid"), floats(&[1.0]));
+    let zeros = |dims: &[i64]| {
+        let bytes = vec![0; 4 * dims.iter().product::<i64>() as usize];
+        Tensor::from_bytes(DType::Float, Shape::new(dims).expect("small"), bytes.into())
+            .expect("valid")
+    };
+    let (filter, matrix, vector) = (zeros(&[1, 1, 2]), zeros(&[1, 2]), zeros(&[2]));
     let lookup = with(node("rows", "ResourceGather", &["w", "ids"]), "dtype", FLOAT);
     let nodes = vec![
+        variable("f"),
         variable("w"),
         variable("b"),
+        read("filters", "f"),
         read("weights", "w"),
         read("bias", "b"),
         with(lookup, "Tindices", INT32),
     ];
     let graph = graph(nodes, Vec::new());
     let run = |which| {
-        let (frozen, counts) = freeze_some(&graph, &[("w", &matrix), ("b", &vector)], which);
-        let ops = ["weights", "bias", "rows"].map(|it| node_of(&frozen.node, it).op.clone());
-        (ops, counts.has_variables)
+        let variables = [("f", &filter), ("w", &matrix), ("b", &vector)];
+        let (frozen, counts) = freeze_some(&graph, &variables, which);
+        let is_constant = |name| node_of(&frozen.node, name).op == "Const";
+        assert_eq!(node_of(&frozen.node, "rows").op, "GatherV2");
+        (["filters", "weights", "bias"].map(is_constant), counts.has_variables)
     };
-    assert_eq!(
-        run(FrozenVariables::All),
-        (["Const", "Const", "GatherV2"].map(str::to_owned), false)
-    );
-    let some = ["ReadVariableOp", "Const", "GatherV2"].map(str::to_owned);
-    assert_eq!(run(FrozenVariables::NoWeights), (some, true));
+    assert_eq!(run(FrozenVariables::All), ([true, true, true], false));
+    assert_eq!(run(FrozenVariables::NoMatrices), ([true, false, true], true));
+    assert_eq!(run(FrozenVariables::NoWeights), ([false, false, true], true));
+    use FrozenVariables::{All, NoMatrices, NoWeights};
+    for (values, forms) in [
+        (vec![&vector], vec![All]),
+        (vec![&vector, &matrix], vec![All, NoMatrices]),
+        (vec![&filter], vec![All, NoWeights]),
+        (vec![&filter, &matrix], vec![All, NoMatrices, NoWeights]),
+    ] {
+        let values: Vec<Tensor> = values.into_iter().cloned().collect();
+        assert_eq!(FrozenVariables::forms(&values), forms);
+    }
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl OptimizationJob {
         let mut first = None;
         for number in 0.. {
             let version = self.version.upgrade()?;
-            let OptimizedModel { executable, what } = match version.executable.optimized(number) {
+            let OptimizedModel { executable, what } = match version.optimized(number) {
                 Ok(Optimization::Made(made)) => made,
                 Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
                 Ok(Optimization::Unknown) => {
