@@ -116,7 +116,7 @@ pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Opti
             !matches!(dtype, DType::Float | DType::Double | DType::Half | DType::BFloat16);
         let number: &dyn Fn(usize) -> f64 = if is_integer { &integer } else { &real };
         let text = format!("word{}", start % 50);
-        let open = if seed % 2 == 0 { 1 } else { LONG };
+        let open = if seed.is_multiple_of(2) { 1 } else { LONG };
         filled(spec, signature, (rows, open), number, &text)
     };
     signature.inputs.iter().enumerate().map(input).collect()

@@ -60,7 +60,7 @@ impl RowCosts {
         let number = self.large.fetch_add(1, Relaxed);
         #[allow(clippy::cast_precision_loss)]
         let is_cheap = piece as f64 <= whole as f64 * MOST_OVERHEAD;
-        is_cheap || number % TRIED_AGAIN == 0
+        is_cheap || number.is_multiple_of(TRIED_AGAIN)
     }
 }
 

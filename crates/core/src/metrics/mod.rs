@@ -311,6 +311,15 @@ fn process_usage() -> Option<(i64, f64)> {
     Some((resident, machine::cpu_time()?))
 }
 
+/// A version for which another form is looked for.
+pub(crate) struct OptimizingVersion(Metrics);
+
+impl Drop for OptimizingVersion {
+    fn drop(&mut self) {
+        self.0.0.families.optimizing_versions.dec();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,14 +355,5 @@ mod tests {
         let text = metrics.encode().expect("text");
         assert!(!text.contains("version=\"2\""), "{text}");
         assert!(text.contains("tensorserve_loads_total{model=\"digits\",result=\"ok\"} 1"));
-    }
-}
-
-/// A version for which another form is looked for.
-pub(crate) struct OptimizingVersion(Metrics);
-
-impl Drop for OptimizingVersion {
-    fn drop(&mut self) {
-        self.0.0.families.optimizing_versions.dec();
     }
 }

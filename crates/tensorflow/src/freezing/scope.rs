@@ -107,16 +107,16 @@ pub(super) fn is_control(input: &str) -> bool {
 
 /// An integer attribute of a node.
 pub(super) fn integer(node: &NodeDef, name: &str) -> Option<i64> {
-    match node.attr.get(name)?.value.as_ref()? {
-        Value::I(value) => Some(*value),
-        _ => None,
-    }
+    let Value::I(value) = node.attr.get(name)?.value.as_ref()? else {
+        return None;
+    };
+    Some(*value)
 }
 
 /// The number of a type that is an attribute of a node.
 pub(super) fn dtype(node: &NodeDef, name: &str) -> Option<i32> {
-    match node.attr.get(name)?.value.as_ref()? {
-        Value::Type(number) => Some(*number),
-        _ => None,
-    }
+    let Value::Type(number) = node.attr.get(name)?.value.as_ref()? else {
+        return None;
+    };
+    Some(*number)
 }
