@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
@@ -188,11 +188,13 @@ impl OptimizationJob {
         for (index, signature) in signatures.iter().enumerate() {
             let recorded = recorded.iter().filter(|(number, _)| *number == index);
             for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
+                let began = Instant::now();
                 let forms = TwoForms { present: &self.present(is_stopped)?, other };
                 if let Err(why) = forms.compare((index, signature), &inputs, mode) {
                     return Some(Err(why));
                 }
                 compared += 1;
+                rest(began);
             }
         }
         Some(Ok(compared))
@@ -219,16 +221,24 @@ impl OptimizationJob {
             logs: &self.logs,
             most: MOST_RECORDED,
         };
-        match self.files.recorded(&sources) {
-            Ok(recorded) => {
-                let goes_on = || !is_stopped.load(Relaxed);
-                Some(samples::recorded_inputs(&servable, &recorded.requests, goes_on))
-            }
+        let requests = match self.files.recorded(&sources) {
+            Ok(recorded) => recorded.requests,
             Err(error) => {
                 log::debug!("{}: recorded requests cannot be read: {error}", servable.model());
-                Some(Vec::new())
+                Vec::new()
             }
+        };
+        drop(servable);
+        let mut inputs = Vec::new();
+        for request in &requests {
+            let (began, servable) = (Instant::now(), self.servable()?);
+            inputs.extend(samples::recorded_inputs(&servable, request));
+            drop(servable);
+            // The version may be idle now, and leave memory if it is to.
+            rest(began);
+            self.present(is_stopped)?;
         }
+        Some(inputs)
     }
 
     /// The version with its present queues.
@@ -245,6 +255,11 @@ impl OptimizationJob {
             thread::sleep(UNTIL_PUBLISHED);
         }
     }
+}
+
+/// Rests for as long as the work since `began` took: requests come first.
+fn rest(began: Instant) {
+    thread::sleep(began.elapsed());
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -46,7 +46,7 @@ impl TwoForms<'_> {
             OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
         };
         let timeout = (!signature.is_bounded).then_some(LONGEST_RUN);
-        let options = RunOptions { threads: 1, timeout };
+        let options = RunOptions { threads: compared.threads, timeout };
         let present = self.present.run(index, &compared.inputs, options);
         let other = self.other.run(index, &compared.inputs, options);
         let what = match (present, other) {

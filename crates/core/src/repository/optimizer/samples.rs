@@ -15,6 +15,8 @@ use tensorserve_tensor::{Signature, Tensor};
 pub(super) struct ComparedInputs {
     pub(super) name: String,
     pub(super) inputs: Vec<Tensor>,
+    /// Threads within an operation; 0 for those of the version.
+    pub(super) threads: usize,
 }
 
 /// Numbers of rows with irregular values, each compared as often as `IRREGULAR` says.
@@ -31,34 +33,35 @@ pub(super) fn compared_inputs<'r>(
     recorded: impl Iterator<Item = &'r Vec<Tensor>>,
 ) -> Vec<ComparedInputs> {
     let mut all = Vec::new();
-    let mut add = |name: String, inputs| all.push(ComparedInputs { name, inputs });
+    let mut add = |name, inputs, threads| all.push(ComparedInputs { name, inputs, threads });
     let samples = synthetic_samples(signature);
     if signature.is_batchable() {
         if let Some(inputs) = synthetic_inputs(signature, 0) {
-            add("no rows".to_owned(), inputs);
+            add("no rows".to_owned(), inputs, 1);
         }
         // Samples are one row each; those in one half have other dimensions than those in the other.
         let half = samples.len().div_ceil(2).max(1);
         for part in samples.chunks(half).chain([samples.as_slice()]) {
             let rows: Vec<&[Tensor]> = part.iter().map(|sample| sample.inputs.as_slice()).collect();
             if let Ok(inputs) = joined(&rows) {
-                add(format!("{} samples together", rows.len()), inputs);
+                add(format!("{} samples together", rows.len()), inputs, 0);
             }
         }
     }
     for sample in samples {
-        add(sample.name.to_owned(), sample.inputs);
+        add(sample.name.to_owned(), sample.inputs, 1);
     }
     let rows = if signature.is_batchable() { &ROWS[..] } else { &[1] };
     for &rows in rows {
         for seed in 0..IRREGULAR {
             if let Some(inputs) = irregular_inputs(signature, rows, seed) {
-                add(format!("irregular values in {rows} rows"), inputs);
+                // Several threads may add up in another order.
+                add(format!("irregular values in {rows} rows"), inputs, seed % 2);
             }
         }
     }
     for (number, inputs) in (1..).zip(recorded) {
-        add(format!("recorded request {number}"), inputs.clone());
+        add(format!("recorded request {number}"), inputs.clone(), 0);
     }
     all
 }
@@ -78,26 +81,18 @@ impl Executable for InputRecorder {
     }
 }
 
-/// The inputs that the model gets for recorded requests, after pre-processing, by the number of the signature. Runs the
-/// requests. Blocks.
+/// The inputs that the model gets for a recorded request, after pre-processing, by the number of the signature. Runs the
+/// request. Blocks.
 pub(super) fn recorded_inputs(
     servable: &Servable,
-    requests: &[Box<dyn TrialRequest>],
-    goes_on: impl Fn() -> bool,
+    request: &dyn TrialRequest,
 ) -> Vec<(usize, Vec<Tensor>)> {
-    let recorder = Arc::new(InputRecorder {
-        inner: servable.loaded.executable.current(),
-        seen: Mutex::default(),
-    });
+    let inner = servable.loaded.executable.current();
+    let recorder = Arc::new(InputRecorder { inner, seen: Mutex::default() });
     let aside = servable.on(&(Arc::clone(&recorder) as Arc<dyn Executable>));
     let handle = ModelHandle { servable: Arc::new(aside), log: None, traffic: None };
-    for request in requests {
-        if !goes_on() {
-            break;
-        }
-        // An error is one of the request, which says nothing here.
-        let _ = request.outputs(&handle, Instant::now() + LONGEST_RECORDED);
-    }
+    // An error is one of the request, which says nothing here.
+    let _ = request.outputs(&handle, Instant::now() + LONGEST_RECORDED);
     let mut seen = recorder.seen.lock().unwrap_or_else(PoisonError::into_inner);
     std::mem::take(&mut *seen)
 }
