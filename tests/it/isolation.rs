@@ -30,9 +30,8 @@ fn serve(root: &Path, config: &str) -> Process {
     let file = root.join("models.toml");
     fs::write(&file, config).expect("written");
     let ports = ["--http-port", "0", "--grpc-port", "0", "--poll-interval", "100ms"];
-    // Other forms of models are probed in processes, too.
     let mut command = tensorserve(&["serve", "--log-level", "off"]);
-    command.args(["--optimize", "off"]).args(ports).arg("--config").arg(file);
+    command.args(ports).arg("--config").arg(file);
     Process::start(command)
 }
 

@@ -109,7 +109,7 @@ fn versions_that_hang_fail_alone() {
 fn fail_alone(options: &[&str], bad: &[(&str, &[&str])]) {
     let root = place(&[]);
     let cache = tempfile::tempdir().expect("temporary directory");
-    let options = [options, &["--load-threads", "6", "--optimize", "off"]].concat();
+    let options = [options, &["--load-threads", "6"]].concat();
     let probing = Probing::serve(root.path(), cache.path(), &options);
     let (asked, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -220,14 +220,14 @@ fn other_forms_are_probed_and_remembered_too() {
     let root = place(&[]);
     let cache = tempfile::tempdir().expect("temporary directory");
     for _ in 0..2 {
-        let probing = Probing::serve(root.path(), cache.path(), &["--log-level", "debug"]);
+        let probing = Probing::serve(root.path(), cache.path(), &["--optimize", "exact"]);
         let optimized = "half_plus_two version 1: optimized: ";
         probing.wait_until(optimized, || !probing.logged(optimized).is_empty());
         let verdicts = fs::read_dir(cache.path()).expect("a directory").flatten();
         let verdicts = verdicts.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
         assert_eq!(verdicts.count(), 2);
     }
-    let probing = Probing::serve(root.path(), cache.path(), &["--log-level", "debug"]);
+    let probing = Probing::serve(root.path(), cache.path(), &["--optimize", "exact"]);
     assert!(probing.logged("load probe in").is_empty());
 }
 

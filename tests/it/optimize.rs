@@ -33,7 +33,7 @@ fn decided(server: &TestServer, model: &str) -> Value {
 }
 
 fn place(model: &Model) -> Place {
-    Place::of(model, |_| ())
+    Place::of(model, |settings| settings.each.optimize = Some("exact".to_owned()))
 }
 
 #[test]
@@ -99,11 +99,13 @@ fn a_form_that_takes_as_long_does_not_take_over() {
 
 #[test]
 fn nothing_is_made_where_it_is_not_wanted() {
-    let off = |settings: &mut Settings| settings.each.optimize = Some("off".to_owned());
-    let place = Place::of(&with(QUICKER), off);
+    let place = Place::of(&with(QUICKER), |_| ());
     assert_eq!(found(&place.server, "m")["text"], "optimize is off");
     assert!(place.fake.runs().is_empty());
-    let cold = |settings: &mut Settings| settings.each.warm_up = Some(false);
+    let cold = |settings: &mut Settings| {
+        settings.each.optimize = Some("exact".to_owned());
+        settings.each.warm_up = Some(false);
+    };
     let place = Place::of(&with(QUICKER), cold);
     let found = decided(&place.server, "m");
     assert_eq!(found["text"], "it was not warmed up (warm_up is false)");

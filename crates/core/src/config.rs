@@ -474,7 +474,7 @@ impl Default for ModelConfig {
             warm_up_iterations: 1,
             log: LogConfig { prefix: None, sampling_rate: 1.0, max_file_bytes: 64 << 20 },
             receipts: false,
-            optimize: OptimizeMode::Exact,
+            optimize: OptimizeMode::Off,
             max_concurrent_requests: None,
             batching: BatchConfig::default(),
             batching_file: false,

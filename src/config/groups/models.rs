@@ -213,13 +213,13 @@ settings! {
         #[default(false)]
         receipts: bool,
         /// Let a version run with less CPU time, with the variables of a SavedModel as constants: exact
-        /// where outputs stay equal to the bit, fast where they stay within 1e-3, or off
+        /// where outputs are found to be equal to the bit, fast where they are within 1e-3, or off
         #[arg(value_name = "MODE")]
         #[one_of(
             is_not, OptimizeMode:
+            "off" => OptimizeMode::Off,
             "exact" => OptimizeMode::Exact,
-            "fast" => OptimizeMode::Fast,
-            "off" => OptimizeMode::Off
+            "fast" => OptimizeMode::Fast
         )]
         optimize: String,
     }

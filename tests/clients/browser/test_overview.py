@@ -14,6 +14,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 class Overview(PageTest):
     models = ("digits", "half_plus_two")
+    options = ("--optimize", "exact")
 
     def test_a_version_goes_live_and_another_fails(self):
         self.show()

@@ -35,6 +35,9 @@ const LARGEST_VARIABLE: usize = 1 << 20;
 /// The largest `saved_model.pb` that is copied: it is in memory several times meanwhile.
 const LARGEST_GRAPH: u64 = 256 << 20;
 
+/// The signature that initializes tables of a model of TensorFlow 2, when it is loaded.
+const INITIALIZATION: &str = "__saved_model_init_op";
+
 /// The number of the field of TensorFlow's `SavedModel` with its graphs, and of `MetaGraphDef` with its `GraphDef`
 /// (saved_model.proto, meta_graph.proto).
 const META_GRAPHS: u64 = 2;
@@ -108,8 +111,9 @@ impl FreezingSource<'_> {
         api: &Arc<TensorFlowApi>,
         number: usize,
     ) -> Result<Result<FrozenModel, String>> {
-        let unsuitable = |it: &&Signature| !it.read_only || !it.repeatable;
-        if let Some(signature) = self.signatures.iter().find(unsuitable) {
+        // What initializes the model has run.
+        let mut called = self.signatures.iter().filter(|it| it.name != INITIALIZATION);
+        if let Some(signature) = called.find(|it| !it.read_only || !it.repeatable) {
             let why =
                 if signature.read_only { "draws random numbers" } else { "changes the model" };
             return Ok(Err(format!("signature {:?} {why}", signature.name)));
@@ -124,7 +128,8 @@ impl FreezingSource<'_> {
             return Ok(Err("it has no graph".to_owned()));
         };
         let indexed = Graph::new(graph);
-        let outputs = || self.signatures.iter().flat_map(|it| &it.outputs);
+        let called = || self.signatures.iter().filter(|it| it.name != INITIALIZATION);
+        let outputs = || called().flat_map(|it| &it.outputs);
         let names = || outputs().map(|spec| spec.tensor_name.as_str());
         if indexed.is_recursive(names()) {
             return Ok(Err("a function of its graph calls itself".to_owned()));

@@ -19,7 +19,7 @@ use crate::config::OptimizeMode;
 use crate::metrics::{Metrics, OptimizingVersion};
 use tensorserve_os as os;
 use tensorserve_platform::{Executable, Optimization, OptimizedModel};
-use tensorserve_tensor::Tensor;
+use tensorserve_tensor::{Signature, Tensor};
 
 mod proof;
 mod samples;
@@ -185,16 +185,24 @@ impl OptimizationJob {
     ) -> Option<Result<usize, String>> {
         let signatures = self.version.upgrade()?.model_signatures();
         let mut compared = 0;
-        for (index, signature) in signatures.iter().enumerate() {
+        for (index, signature) in called(&signatures) {
+            let mut telling = 0;
             let recorded = recorded.iter().filter(|(number, _)| *number == index);
             for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
                 let began = Instant::now();
                 let forms = TwoForms { present: &self.present(is_stopped)?, other };
-                if let Err(why) = forms.compare((index, signature), &inputs, mode) {
-                    return Some(Err(why));
+                match forms.compare((index, signature), &inputs, mode) {
+                    Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
+                    Err(why) => return Some(Err(why)),
                 }
                 compared += 1;
                 rest(began);
+            }
+            // Without inputs, one run shows all.
+            if !signature.inputs.is_empty()
+                && let Err(why) = proof::tells_enough(signature, telling)
+            {
+                return Some(Err(why));
             }
         }
         Some(Ok(compared))
@@ -205,7 +213,7 @@ impl OptimizationJob {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
         let signatures = self.version.upgrade()?.model_signatures();
         let mut shares = Vec::new();
-        for signature in signatures.iter().enumerate() {
+        for signature in called(&signatures) {
             let forms = TwoForms { present: &self.present(is_stopped)?, other };
             shares.extend(forms.shares(signature, &goes_on));
         }
@@ -255,6 +263,11 @@ impl OptimizationJob {
             thread::sleep(UNTIL_PUBLISHED);
         }
     }
+}
+
+/// The signatures that requests call and that can be compared, with their numbers: what initializes a model changes it.
+fn called(signatures: &[Signature]) -> impl Iterator<Item = (usize, &Signature)> {
+    signatures.iter().enumerate().filter(|(_, signature)| signature.read_only)
 }
 
 /// Rests for as long as the work since `began` took: requests come first.

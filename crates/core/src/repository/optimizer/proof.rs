@@ -10,7 +10,7 @@ use crate::config::OptimizeMode;
 use tensorserve_os as os;
 use tensorserve_platform::{Executable, RunOptions, irregular_inputs};
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{Signature, Tensor};
+use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
 /// The longest run of a comparison, if it may never end.
 const LONGEST_RUN: Duration = Duration::from_secs(10);
@@ -34,13 +34,13 @@ pub(super) struct TwoForms<'f> {
 }
 
 impl TwoForms<'_> {
-    /// Compares the results of a run; an error is the reason why they are not the same.
+    /// Compares the results of a run. Returns whether it has outputs; an error is the reason why they are not the same.
     pub(super) fn compare(
         &self,
         (index, signature): (usize, &Signature),
         compared: &ComparedInputs,
         mode: OptimizeMode,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let tolerance = match mode {
             OptimizeMode::Fast => Tolerance::Versions,
             OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
@@ -50,8 +50,10 @@ impl TwoForms<'_> {
         let present = self.present.run(index, &compared.inputs, options);
         let other = self.other.run(index, &compared.inputs, options);
         let what = match (present, other) {
-            (Ok(present), Ok(other)) if same_outputs(&present, &other, tolerance) => return Ok(()),
-            (Err(present), Err(other)) if present.code() == other.code() => return Ok(()),
+            (Ok(present), Ok(other)) if same_outputs(&present, &other, tolerance) => {
+                return Ok(true);
+            }
+            (Err(present), Err(other)) if present.code() == other.code() => return Ok(false),
             (Ok(present), Ok(other)) => first_difference(signature, (&present, &other), tolerance),
             (Ok(_), Err(error)) => format!("an error ({error})"),
             (Err(_), Ok(_)) => "outputs instead of an error".to_owned(),
@@ -115,6 +117,45 @@ fn first_difference(
         Some(format!("another output {:?} ({what})", spec.alias))
     });
     first.unwrap_or_else(|| "another number of outputs".to_owned())
+}
+
+/// Fewer telling runs with outputs say nothing.
+const FEWEST_TELLING: usize = 4;
+
+/// Whether so many telling runs with the same outputs show that two forms of a signature compute the same; an error says why
+/// not.
+pub(super) fn tells_enough(signature: &Signature, telling: usize) -> Result<(), String> {
+    let is_real = |spec: &TensorSpec| match spec.dtype() {
+        Some(DType::Float | DType::Double | DType::Half | DType::BFloat16) => true,
+        Some(
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool
+            | DType::Complex64
+            | DType::Complex128
+            | DType::String,
+        )
+        | None => false,
+    };
+    let name = &signature.name;
+    if !signature.outputs.iter().any(is_real) {
+        return Err(format!(
+            "signature {name:?} has no output of real numbers, in which a difference would show"
+        ));
+    }
+    if telling < FEWEST_TELLING {
+        return Err(format!(
+            "signature {name:?} was compared on {telling} telling inputs, and must be on {FEWEST_TELLING}: put recorded \
+             requests beside the version"
+        ));
+    }
+    Ok(())
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
