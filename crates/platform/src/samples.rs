@@ -112,9 +112,7 @@ pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Opti
         let (dtype, start) = (spec.dtype()?, start + number * 131);
         let real = |at: usize| small(start + at) * 4.0;
         let integer = |at: usize| digit(start + at);
-        let is_integer =
-            !matches!(dtype, DType::Float | DType::Double | DType::Half | DType::BFloat16);
-        let number: &dyn Fn(usize) -> f64 = if is_integer { &integer } else { &real };
+        let number: &dyn Fn(usize) -> f64 = if dtype.is_float() { &real } else { &integer };
         let text = format!("word{}", start % 50);
         let open = if seed.is_multiple_of(2) { 1 } else { LONG };
         filled(spec, signature, (rows, open), number, &text)

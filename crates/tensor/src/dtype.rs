@@ -87,6 +87,26 @@ impl DType {
         }
     }
 
+    /// Whether an element is a real floating-point number.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        match self {
+            DType::Float | DType::Double | DType::Half | DType::BFloat16 => true,
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool
+            | DType::Complex64
+            | DType::Complex128
+            | DType::String => false,
+        }
+    }
+
     /// Whether an element is two floats, the real and the imaginary part.
     #[must_use]
     pub fn is_complex(self) -> bool {

@@ -300,7 +300,8 @@ fn outputs(version: &ModelHandle, request: &impl TrialRequest) -> (Result<NamedO
     (outputs, start.elapsed())
 }
 
-fn median(times: &[Duration]) -> Duration {
+/// Their median; zero if there are none.
+pub(super) fn median(times: &[Duration]) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()

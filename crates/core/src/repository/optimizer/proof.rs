@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::samples::ComparedInputs;
 use crate::comparison::{Tolerance, difference, same_outputs};
 use crate::config::OptimizeMode;
+use crate::repository::trial::median;
 use tensorserve_os as os;
 use tensorserve_platform::{Executable, RunOptions, irregular_inputs};
 use tensorserve_tensor::error::Result;
@@ -100,7 +101,7 @@ impl TwoForms<'_> {
             // Requests come first.
             thread::sleep(turn.elapsed());
         }
-        let (present, other) = (median(present), median(other));
+        let (present, other) = (median(&present), median(&other));
         (!present.is_zero()).then(|| other.as_secs_f64() / present.as_secs_f64())
     }
 }
@@ -125,24 +126,7 @@ const FEWEST_TELLING: usize = 4;
 /// Whether so many telling runs with the same outputs show that two forms of a signature compute the same; an error says why
 /// not.
 pub(super) fn tells_enough(signature: &Signature, telling: usize) -> Result<(), String> {
-    let is_real = |spec: &TensorSpec| match spec.dtype() {
-        Some(DType::Float | DType::Double | DType::Half | DType::BFloat16) => true,
-        Some(
-            DType::Int8
-            | DType::Int16
-            | DType::Int32
-            | DType::Int64
-            | DType::UInt8
-            | DType::UInt16
-            | DType::UInt32
-            | DType::UInt64
-            | DType::Bool
-            | DType::Complex64
-            | DType::Complex128
-            | DType::String,
-        )
-        | None => false,
-    };
+    let is_real = |spec: &TensorSpec| spec.dtype().is_some_and(DType::is_float);
     let name = &signature.name;
     if !signature.outputs.iter().any(is_real) {
         return Err(format!(
@@ -156,11 +140,6 @@ pub(super) fn tells_enough(signature: &Signature, telling: usize) -> Result<(), 
         ));
     }
     Ok(())
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 /// The geometric mean of these shares of CPU time; an error says why they are not worth it.
