@@ -432,6 +432,8 @@ pub struct OptimizedModel {
     pub executable: Arc<dyn Executable>,
     /// What is different, in words.
     pub what: String,
+    /// Whether there is no form with a higher number.
+    pub is_last: bool,
 }
 
 /// The outputs in order, and the profile of the run.

@@ -1,12 +1,11 @@
 //! Runs the signatures of a loaded model, and makes a copy of it that takes less time.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::ffi::{GraphEndpoint, RunTensors, SessionSettings, TensorFlowApi, TensorFlowSession};
-use super::freezing::FreezingSource;
+use super::ffi::{GraphEndpoint, RunTensors, TensorFlowSession};
+use super::freezing::SavedModelOrigin;
 use super::{trace, unset};
 use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -21,15 +20,6 @@ pub(super) struct SavedModelExecutable {
     origin: Option<SavedModelOrigin>,
     /// The folder whose assets its operations may read, if it is a copy.
     _assets: Option<TempDir>,
-}
-
-/// What a model was loaded from, and how.
-pub(super) struct SavedModelOrigin {
-    pub(super) api: Arc<TensorFlowApi>,
-    pub(super) folder: PathBuf,
-    pub(super) tags: Vec<String>,
-    pub(super) settings: SessionSettings,
-    pub(super) signatures: Vec<Signature>,
 }
 
 /// The feeds and fetches of a signature, in the order of its inputs and outputs.
@@ -94,20 +84,17 @@ impl Executable for SavedModelExecutable {
         let Some(origin) = &self.origin else {
             return Ok(Optimization::Unknown);
         };
-        let source = FreezingSource {
-            folder: &origin.folder,
-            tags: &origin.tags,
-            settings: &origin.settings,
-            signatures: &origin.signatures,
-            session: &self.session,
-        };
-        let frozen = match source.freeze(&origin.api, number)? {
+        let frozen = match origin.freeze(&self.session, number)? {
             Ok(frozen) => frozen,
             Err(why) => return Ok(Optimization::None(why)),
         };
         let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None);
         let executable = Arc::new(SavedModelExecutable { _assets: frozen.assets, ..copy });
-        Ok(Optimization::Made(OptimizedModel { executable, what: frozen.what }))
+        Ok(Optimization::Made(OptimizedModel {
+            executable,
+            what: frozen.what,
+            is_last: frozen.is_last,
+        }))
     }
 
     fn profile(

@@ -108,18 +108,8 @@ impl<'a> Graph<'a> {
 
     /// The functions of the graph that a node calls.
     fn called_by(&self, node: &'a NodeDef) -> impl Iterator<Item = &'a str> {
-        let by_attribute = node.attr.values().filter_map(|attr| attr.value.as_ref());
-        let by_attribute = by_attribute.flat_map(|value| match value {
-            Value::Func(function) => std::slice::from_ref(function),
-            Value::List(list) => list.func.as_slice(),
-            Value::S(_)
-            | Value::I(_)
-            | Value::B(_)
-            | Value::Type(_)
-            | Value::Shape(_)
-            | Value::Tensor(_) => &[],
-        });
-        let names = by_attribute.map(|function| function.name.as_str()).chain([node.op.as_str()]);
+        let by_attribute = called_functions(node).map(|(_, _, name)| name);
+        let names = by_attribute.chain([node.op.as_str()]);
         names.filter(|name| self.functions.contains_key(name))
     }
 
@@ -155,6 +145,27 @@ impl<'a> Graph<'a> {
         }
         ended < calls.len()
     }
+}
+
+/// The functions that the attributes of a node name, each with the attribute and its place there.
+pub(super) fn called_functions(node: &NodeDef) -> impl Iterator<Item = (&str, usize, &str)> {
+    node.attr.iter().flat_map(|(attribute, value)| {
+        let functions = match &value.value {
+            Some(Value::Func(function)) => std::slice::from_ref(function),
+            Some(Value::List(list)) => list.func.as_slice(),
+            Some(
+                Value::S(_)
+                | Value::I(_)
+                | Value::B(_)
+                | Value::Type(_)
+                | Value::Shape(_)
+                | Value::Tensor(_),
+            )
+            | None => &[],
+        };
+        let functions = functions.iter().enumerate();
+        functions.map(move |(place, it)| (attribute.as_str(), place, it.name.as_str()))
+    })
 }
 
 /// A node, and the function whose body it is in.

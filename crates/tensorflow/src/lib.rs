@@ -21,8 +21,9 @@ use std::thread;
 
 use prost::Message;
 
-use self::executable::{SavedModelExecutable, SavedModelOrigin};
+use self::executable::SavedModelExecutable;
 use self::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
+use self::freezing::SavedModelOrigin;
 use self::gpu::GpuSearch;
 use self::graph::OpRegistry;
 use self::model_files::{GraphFiles, ModelParts};

@@ -508,7 +508,11 @@ impl Executable for FakeExecutable {
         let model = Model { answer, cpu_micros, fails_on, ..self.model.clone() };
         self.record.alive.fetch_add(1, SeqCst);
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.record) });
-        Ok(Optimization::Made(OptimizedModel { executable, what: "another form".to_owned() }))
+        Ok(Optimization::Made(OptimizedModel {
+            executable,
+            what: "another form".to_owned(),
+            is_last: true,
+        }))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 
 use crate::config::OptimizeMode;
-use tensorserve_platform::{Executable, Optimization, Profiled, RunOptions};
+use tensorserve_platform::{Executable, Profiled, RunOptions};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -41,14 +41,6 @@ impl Executable for SwitchedExecutable {
 
     fn obstacle(&self) -> Option<Error> {
         self.0.load().obstacle()
-    }
-
-    fn may_have_other_forms(&self) -> bool {
-        self.0.load().may_have_other_forms()
-    }
-
-    fn optimized(&self, number: usize) -> Result<Optimization> {
-        self.current().optimized(number)
     }
 
     fn profile(

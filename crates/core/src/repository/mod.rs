@@ -201,7 +201,7 @@ struct RepositoryShared {
     /// The response cache, unless it is off.
     cache: Option<Arc<ResponseCache>>,
     /// The ready versions, for requests.
-    table: ArcSwap<ServingTable>,
+    table: Arc<ArcSwap<ServingTable>>,
     /// The status of all models, for the console and the status APIs.
     board: Mutex<Board>,
     board_changed: Condvar,
@@ -252,7 +252,7 @@ impl Repository {
             step_threads: StepThreads::new(available_parallelism().map_or(1, NonZero::get)),
             max_tensor_bytes: config.max_tensor_bytes,
             cache: cache_bytes.map(ResponseCache::new).transpose()?,
-            table: ArcSwap::default(),
+            table: Arc::default(),
             board: Mutex::default(),
             board_changed: Condvar::new(),
             journal: Journal::default(),
@@ -578,7 +578,8 @@ impl RepositoryShared {
         self.table.store(Arc::new(table));
         for servable in served {
             let logs = || log_files(&config.log, model);
-            self.optimizer.consider(&servable, &self.files, &self.metrics, logs);
+            let (table, files, metrics) = (&self.table, &self.files, &self.metrics);
+            self.optimizer.consider(&servable, table, files, metrics, logs);
         }
     }
 }

@@ -264,12 +264,9 @@ impl LoadedVersion {
     }
 
     /// Its signatures as the model has them: without pre- and post-processing.
-    pub(super) fn model_signatures(&self) -> Vec<Signature> {
-        let own = self.signatures.iter().zip(&self.steps).map(|(seen, steps)| match steps {
-            Some(steps) => steps.model_signature(),
-            None => seen,
-        });
-        own.cloned().collect()
+    pub(super) fn model_signatures(&self) -> impl Iterator<Item = &Signature> {
+        let seen = self.signatures.iter().zip(&self.steps);
+        seen.map(|(seen, steps)| steps.as_ref().map_or(seen, |steps| steps.model_signature()))
     }
 }
 
@@ -442,12 +439,7 @@ impl Servable {
 
     /// Its signatures with their queues, as the model has them: without pre- and post-processing.
     pub(super) fn model_queues(&self) -> impl Iterator<Item = (&Signature, &BatchQueue)> {
-        let LoadedVersion { signatures, steps, .. } = &*self.loaded;
-        let own = signatures
-            .iter()
-            .zip(steps)
-            .map(|(seen, steps)| steps.as_ref().map_or(seen, |steps| steps.model_signature()));
-        own.zip(&self.queues)
+        self.loaded.model_signatures().zip(&self.queues)
     }
 
     /// What is known of another form of it that takes less CPU time.

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
@@ -40,8 +40,8 @@ const INITIALIZATION: &str = "__saved_model_init_op";
 
 /// The number of the field of TensorFlow's `SavedModel` with its graphs, and of `MetaGraphDef` with its `GraphDef`
 /// (saved_model.proto, meta_graph.proto).
-const META_GRAPHS: u64 = 2;
-const GRAPH_DEF: u64 = 2;
+const META_GRAPHS: u32 = 2;
+const GRAPH_DEF: u32 = 2;
 
 /// Which variables become constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +82,13 @@ impl FrozenVariables {
 /// The number of dimensions of a matrix.
 const MATRIX: usize = 2;
 
-/// A loaded SavedModel and its files, from which a copy is made.
-pub(super) struct FreezingSource<'a> {
-    pub(super) folder: &'a Path,
-    pub(super) tags: &'a [String],
-    pub(super) settings: &'a SessionSettings,
-    pub(super) signatures: &'a [Signature],
-    /// Has the values of the variables.
-    pub(super) session: &'a TensorFlowSession,
+/// What a SavedModel was loaded from, and how: all that a copy is made of but the values of its variables.
+pub(super) struct SavedModelOrigin {
+    pub(super) api: Arc<TensorFlowApi>,
+    pub(super) folder: PathBuf,
+    pub(super) tags: Vec<String>,
+    pub(super) settings: SessionSettings,
+    pub(super) signatures: Vec<Signature>,
 }
 
 /// A loaded copy.
@@ -97,18 +96,20 @@ pub(super) struct FrozenModel {
     pub(super) session: TensorFlowSession,
     /// What was frozen, in words.
     pub(super) what: String,
+    /// Whether there is no copy with a higher number.
+    pub(super) is_last: bool,
     /// The folder whose assets its operations may read.
     pub(super) assets: Option<TempDir>,
 }
 
-impl FreezingSource<'_> {
-    /// Makes the copy with this number, and loads it. `Err` inside says why there is none.
+impl SavedModelOrigin {
+    /// Makes the copy with this number, with the values of the variables in `session`, and loads it. `Err` inside says why there is none.
     ///
     /// # Errors
     /// Those of files and of the runtime.
     pub(super) fn freeze(
         &self,
-        api: &Arc<TensorFlowApi>,
+        session: &TensorFlowSession,
         number: usize,
     ) -> Result<Result<FrozenModel, String>> {
         // What initializes the model has run.
@@ -118,12 +119,12 @@ impl FreezingSource<'_> {
                 if signature.read_only { "draws random numbers" } else { "changes the model" };
             return Ok(Err(format!("signature {:?} {why}", signature.name)));
         }
-        let file = saved_model::main_file(self.folder);
+        let file = saved_model::main_file(&self.folder);
         if file.metadata().map_or(0, |meta| meta.len()) > LARGEST_GRAPH {
             return Ok(Err(format!("its graph has more than {} MiB", LARGEST_GRAPH >> 20)));
         }
-        let encoded = saved_model::read_main_file(self.folder)?;
-        let (part, meta) = saved_model::numbered_graph(encoded.clone(), self.tags)?;
+        let encoded = saved_model::read_main_file(&self.folder)?;
+        let (part, meta) = saved_model::numbered_graph(encoded.clone(), &self.tags)?;
         let Some(graph) = &meta.graph_def else {
             return Ok(Err("it has no graph".to_owned()));
         };
@@ -137,13 +138,15 @@ impl FreezingSource<'_> {
         let reached = indexed.nodes_of(names());
         let of_graph = reached.iter().filter(|placed| placed.function.is_none());
         let reachable: HashSet<&str> = of_graph.map(|placed| placed.node.name.as_str()).collect();
-        let (handles, values) = self.values(graph, &reachable)?;
+        let (handles, values) = values(session, graph, &reachable)?;
         if values.is_empty() {
             return Ok(Err("its requests read no variables that could be constants".to_owned()));
         }
-        let Some(variables) = FrozenVariables::forms(&values).get(number).copied() else {
+        let forms = FrozenVariables::forms(&values);
+        let Some(&variables) = forms.get(number) else {
             return Ok(Err("there are no other forms".to_owned()));
         };
+        let is_last = number + 1 == forms.len();
         let mut counts = FrozenCounts::default();
         let copy = with_graph(&encoded, part, |graph_bytes| {
             let numbers = handles.iter().copied().zip(0..).collect();
@@ -156,45 +159,24 @@ impl FreezingSource<'_> {
             return Ok(Err("its requests read no variables that could be constants".to_owned()));
         }
         drop((values, meta, encoded));
-        self.load(api, &copy, counts).map(Ok)
+        let (session, assets) = self.load(&copy, counts.has_variables)?;
+        Ok(Ok(FrozenModel { session, what: counts.to_string(), is_last, assets }))
     }
 
-    /// The nodes of variables that could be constants, and their values.
-    fn values<'g>(
-        &self,
-        graph: &'g GraphDef,
-        reachable: &HashSet<&str>,
-    ) -> Result<(Vec<&'g str>, Vec<Tensor>)> {
-        let mut handles: Vec<(&str, DType)> = Vec::new();
-        for node in &graph.node {
-            let dtype = scope::dtype(node, "dtype").and_then(DType::from_number);
-            let is_numeric = dtype.filter(|dtype| *dtype != DType::String);
-            let is_variable = node.op == "VarHandleOp" && reachable.contains(node.name.as_str());
-            if let (true, Some(dtype)) = (is_variable, is_numeric) {
-                handles.push((node.name.as_str(), dtype));
-            }
-        }
-        let values = self.session.read_variables(&handles)?;
-        let known = handles.iter().zip(values).filter_map(|((name, _), value)| {
-            Some((*name, value.filter(|value| value.bytes().len() <= LARGEST_VARIABLE)?))
-        });
-        Ok(known.unzip())
-    }
-
-    /// Writes the copy to a folder of its own, and loads it from there.
+    /// Writes the copy to a folder of its own, and loads it from there. Returns also the folder whose assets its operations
+    /// may read.
     fn load(
         &self,
-        api: &Arc<TensorFlowApi>,
         copy: &[u8],
-        counts: FrozenCounts,
-    ) -> Result<FrozenModel> {
+        has_variables: bool,
+    ) -> Result<(TensorFlowSession, Option<TempDir>)> {
         let failed = |e: std::io::Error| {
             let message = format!("its copy cannot be written to the temporary folder: {e}");
             Error::new(Code::of_io(&e), message)
         };
         let folder =
             tempfile::Builder::new().prefix("tensorserve-form-").tempdir().map_err(failed)?;
-        let original = fs::canonicalize(self.folder).map_err(failed)?;
+        let original = fs::canonicalize(&self.folder).map_err(failed)?;
         let link = |name: &str| -> std::io::Result<Option<PathBuf>> {
             let (from, to) = (original.join(name), folder.path().join(name));
             if !from.is_dir() {
@@ -203,23 +185,41 @@ impl FreezingSource<'_> {
             symlink(from, &to).map(|()| Some(to))
         };
         let assets = link("assets").map_err(failed)?;
-        let variables = match counts.has_variables {
+        let variables = match has_variables {
             true => link("variables").map_err(failed)?,
             false => None,
         };
         let file = saved_model::main_file(folder.path());
         fs::write(&file, copy).map_err(failed)?;
-        let session = TensorFlowSession::load(api, folder.path(), self.tags, self.settings, None)?;
+        let session =
+            TensorFlowSession::load(&self.api, folder.path(), &self.tags, &self.settings, None)?;
         for used in variables.into_iter().chain([file]) {
             fs::remove_file(used).map_err(failed)?;
         }
-        let assets = assets.map(|_| folder);
-        let kib = counts.constant_bytes.div_ceil(1024);
-        let rest = if counts.has_variables { "; other variables stay" } else { "" };
-        let what =
-            format!("{} reads of variables are constants ({kib} KiB){rest}", counts.constants);
-        Ok(FrozenModel { session, what, assets })
+        Ok((session, assets.map(|_| folder)))
     }
+}
+
+/// The nodes of variables that could be constants, and their values.
+fn values<'g>(
+    session: &TensorFlowSession,
+    graph: &'g GraphDef,
+    reachable: &HashSet<&str>,
+) -> Result<(Vec<&'g str>, Vec<Tensor>)> {
+    let mut handles: Vec<(&str, DType)> = Vec::new();
+    for node in &graph.node {
+        let dtype = scope::dtype(node, "dtype").and_then(DType::from_number);
+        let is_numeric = dtype.filter(|dtype| *dtype != DType::String);
+        let is_variable = node.op == "VarHandleOp" && reachable.contains(node.name.as_str());
+        if let (true, Some(dtype)) = (is_variable, is_numeric) {
+            handles.push((node.name.as_str(), dtype));
+        }
+    }
+    let values = session.read_variables(&handles)?;
+    let known = handles.iter().zip(values).filter_map(|((name, _), value)| {
+        Some((*name, value.filter(|value| value.bytes().len() <= LARGEST_VARIABLE)?))
+    });
+    Ok(known.unzip())
 }
 
 /// The SavedModel `encoded` with another graph in its part with this number.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::wire::{Edit, WireFields, edited, push_bytes, push_integer};
+use super::wire::{Edit, WireFields, edited, push_bytes, push_integer, with_texts};
 use tensorserve_proto::tensorflow::NodeDef;
 use tensorserve_proto::{Form, tensor_to_proto};
 use tensorserve_tensor::error::Result;
@@ -13,20 +13,20 @@ use tensorserve_tensor::{DType, Tensor};
 /// The numbers of fields of TensorFlow's `NodeDef`, `AttrValue`, `AttrValue.ListValue` and `NameAttrList`, and of the
 /// entries of maps (node_def.proto, attr_value.proto).
 mod field {
-    pub(super) const NAME: u64 = 1;
-    pub(super) const OP: u64 = 2;
-    pub(super) const INPUT: u64 = 3;
-    pub(super) const DEVICE: u64 = 4;
-    pub(super) const ATTR: u64 = 5;
-    pub(super) const ATTR_LIST: u64 = 1;
-    pub(super) const ATTR_INTEGER: u64 = 3;
-    pub(super) const ATTR_TYPE: u64 = 6;
-    pub(super) const ATTR_TENSOR: u64 = 8;
-    pub(super) const ATTR_FUNCTION: u64 = 10;
-    pub(super) const LIST_FUNCTION: u64 = 9;
-    pub(super) const FUNCTION_NAME: u64 = 1;
-    pub(super) const KEY: u64 = 1;
-    pub(super) const VALUE: u64 = 2;
+    pub(super) const NAME: u32 = 1;
+    pub(super) const OP: u32 = 2;
+    pub(super) const INPUT: u32 = 3;
+    pub(super) const DEVICE: u32 = 4;
+    pub(super) const ATTR: u32 = 5;
+    pub(super) const ATTR_LIST: u32 = 1;
+    pub(super) const ATTR_INTEGER: u32 = 3;
+    pub(super) const ATTR_TYPE: u32 = 6;
+    pub(super) const ATTR_TENSOR: u32 = 8;
+    pub(super) const ATTR_FUNCTION: u32 = 10;
+    pub(super) const LIST_FUNCTION: u32 = 9;
+    pub(super) const FUNCTION_NAME: u32 = 1;
+    pub(super) const KEY: u32 = 1;
+    pub(super) const VALUE: u32 = 2;
 }
 
 /// A node that is written from nothing.
@@ -123,11 +123,7 @@ fn with_calls(value: &[u8], name: &str, calls: &NewCalls) -> Result<Vec<u8>> {
         let Some(new) = calls.get(&(name.to_owned(), place)) else {
             return Ok(Edit::Keep);
         };
-        let renamed = edited(function, |number, _| match number {
-            field::FUNCTION_NAME => Ok(Edit::Replace(new.clone().into_bytes())),
-            _ => Ok(Edit::Keep),
-        });
-        renamed.map(Edit::Replace)
+        with_texts(function, field::FUNCTION_NAME, |_| Some(new.clone())).map(Edit::Replace)
     };
     edited(value, |number, payload| match number {
         field::ATTR_FUNCTION => renamed(payload, 0),
@@ -151,20 +147,12 @@ pub(super) fn with_inputs(
     encoded: &[u8],
     rename: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<u8>> {
-    edited(encoded, |number, payload| {
-        let is_input = number == field::INPUT;
-        let new = std::str::from_utf8(payload).ok().filter(|_| is_input).and_then(&rename);
-        Ok(new.map_or(Edit::Keep, |new| Edit::Replace(new.into_bytes())))
-    })
+    with_texts(encoded, field::INPUT, rename)
 }
 
 /// The entry of a map from text to text, whose value has the new name that `rename` knows.
 pub(super) fn with_value(entry: &[u8], rename: impl Fn(&str) -> Option<String>) -> Result<Vec<u8>> {
-    edited(entry, |number, payload| {
-        let is_value = number == field::VALUE;
-        let new = std::str::from_utf8(payload).ok().filter(|_| is_value).and_then(&rename);
-        Ok(new.map_or(Edit::Keep, |new| Edit::Replace(new.into_bytes())))
-    })
+    with_texts(entry, field::VALUE, rename)
 }
 
 /// The key of the entry of a map.
@@ -172,7 +160,7 @@ pub(super) fn key(entry: &[u8]) -> Result<String> {
     text(entry, field::KEY)
 }
 
-fn text(message: &[u8], number: u64) -> Result<String> {
+fn text(message: &[u8], number: u32) -> Result<String> {
     let mut found = String::new();
     for field in WireFields::of(message) {
         let field = field?;

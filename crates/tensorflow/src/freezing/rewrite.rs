@@ -3,12 +3,13 @@
 //! stay.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use super::FrozenVariables;
 use super::nodes::{self, NewCalls};
 use super::scope::{self, Scope, VariableNumber, is_control};
-use super::wire::{Edit, edited, push_bytes};
-use tensorserve_proto::tensorflow::attr_value::Value;
+use super::wire::{Edit, WireFields, edited, push_bytes, with_texts};
+use crate::graph::called_functions;
 use tensorserve_proto::tensorflow::{FunctionDef, GraphDef, NodeDef};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Tensor};
@@ -16,14 +17,14 @@ use tensorserve_tensor::{DType, Tensor};
 /// The numbers of fields of TensorFlow's `GraphDef`, `FunctionDefLibrary`, `FunctionDef` and `OpDef` (graph.proto,
 /// function.proto, op_def.proto).
 mod field {
-    pub(super) const NODE: u64 = 1;
-    pub(super) const LIBRARY: u64 = 2;
-    pub(super) const FUNCTION: u64 = 1;
-    pub(super) const SIGNATURE: u64 = 1;
-    pub(super) const BODY_NODE: u64 = 3;
-    pub(super) const RESULT: u64 = 4;
-    pub(super) const FUNCTION_ATTR: u64 = 5;
-    pub(super) const SIGNATURE_NAME: u64 = 1;
+    pub(super) const NODE: u32 = 1;
+    pub(super) const LIBRARY: u32 = 2;
+    pub(super) const FUNCTION: u32 = 1;
+    pub(super) const SIGNATURE: u32 = 1;
+    pub(super) const BODY_NODE: u32 = 3;
+    pub(super) const RESULT: u32 = 4;
+    pub(super) const FUNCTION_ATTR: u32 = 5;
+    pub(super) const SIGNATURE_NAME: u32 = 1;
 }
 
 /// The most clones of functions, and the most that call each other.
@@ -50,6 +51,14 @@ pub(super) struct FrozenCounts {
     pub(super) constant_bytes: usize,
     /// Whether anything may still need the value of a variable.
     pub(super) has_variables: bool,
+}
+
+impl fmt::Display for FrozenCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = self.constant_bytes.div_ceil(1024);
+        let rest = if self.has_variables { "; other variables stay" } else { "" };
+        write!(f, "{} reads of variables are constants ({kib} KiB){rest}", self.constants)
+    }
 }
 
 /// Freezes what the nodes `reachable` of a graph read. `handles` are the nodes whose output is the handle of a variable
@@ -118,12 +127,12 @@ pub(super) fn frozen(
 /// The functions of a graph in their encoded form, in order.
 fn library_of(graph: &[u8]) -> Result<Vec<&[u8]>> {
     let mut functions = Vec::new();
-    for field in super::wire::WireFields::of(graph) {
+    for field in WireFields::of(graph) {
         let field = field?;
         let (field::LIBRARY, Some(library)) = (field.number, field.payload) else {
             continue;
         };
-        for function in super::wire::WireFields::of(library) {
+        for function in WireFields::of(library) {
             let function = function?;
             if function.number == field::FUNCTION {
                 functions.extend(function.payload);
@@ -195,7 +204,7 @@ impl<'a> Rewrite<'a> {
         let Some(variable) = known.iter().copied().flatten().next() else {
             // Handles that are not known come from variables that stay.
             let calls =
-                self.functions.contains_key(&*node.op) || !called_functions(node).is_empty();
+                self.functions.contains_key(&*node.op) || called_functions(node).next().is_some();
             self.counts.has_variables |= calls || needs_variable(&node.op);
             return Ok(NodeChange::Stays);
         };
@@ -282,7 +291,7 @@ impl<'a> Rewrite<'a> {
         encoded: &[u8],
         arguments: &[Option<VariableNumber>],
     ) -> Result<NodeChange> {
-        let called = called_functions(node);
+        let called: Vec<_> = called_functions(node).collect();
         let known = match node.op.as_str() {
             "While" | "StatelessWhile" => self.unchanged(&called, arguments),
             _ => arguments.to_vec(),
@@ -362,7 +371,11 @@ impl<'a> Rewrite<'a> {
         let mut constants: HashSet<&str> = HashSet::new();
         let mut added = Vec::new();
         let changed = edited(function.encoded, |number, payload| match number {
-            field::SIGNATURE => renamed_signature(payload, clone).map(Edit::Replace),
+            field::SIGNATURE => {
+                let renamed =
+                    with_texts(payload, field::SIGNATURE_NAME, |_| Some(clone.to_owned()));
+                renamed.map(Edit::Replace)
+            }
             field::BODY_NODE => {
                 let node = body.next().ok_or_else(unequal)?;
                 let change = self.node(node, payload, scope)?;
@@ -400,41 +413,10 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-fn renamed_signature(signature: &[u8], name: &str) -> Result<Vec<u8>> {
-    edited(signature, |number, _| match number {
-        field::SIGNATURE_NAME => Ok(Edit::Replace(name.as_bytes().to_vec())),
-        _ => Ok(Edit::Keep),
-    })
-}
-
 /// Operations that need the value of a variable of which no handle is known.
 fn needs_variable(op: &str) -> bool {
     let takes_handle = matches!(op, "ReadVariableOp" | "VariableShape" | "VarIsInitializedOp");
     takes_handle || op.starts_with("Resource") || matches!(op, "Variable" | "VariableV2")
-}
-
-/// The functions that a node calls, each with its attribute and its place there.
-fn called_functions(node: &NodeDef) -> Vec<(&str, usize, &str)> {
-    let mut called = Vec::new();
-    for (attribute, value) in &node.attr {
-        match &value.value {
-            Some(Value::Func(function)) => called.push((attribute.as_str(), 0, &*function.name)),
-            Some(Value::List(list)) => {
-                let functions = list.func.iter().enumerate();
-                called.extend(functions.map(|(place, it)| (attribute.as_str(), place, &*it.name)));
-            }
-            Some(
-                Value::S(_)
-                | Value::I(_)
-                | Value::B(_)
-                | Value::Type(_)
-                | Value::Shape(_)
-                | Value::Tensor(_),
-            )
-            | None => {}
-        }
-    }
-    called
 }
 
 fn unequal() -> Error {

@@ -1,14 +1,13 @@
 //! Protobuf messages in their encoded form: fields are replaced or added, and all others stay as they are, also those
 //! that no schema here knows.
 
-use tensorserve_tensor::error::{Code, Error, Result};
+use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
-/// The wire type of fields with a length: texts, bytes and messages.
-const LENGTH_DELIMITED: u64 = 2;
+use tensorserve_tensor::error::{Code, Error, Result};
 
 /// One field of a message.
 pub(super) struct WireField<'a> {
-    pub(super) number: u64,
+    pub(super) number: u32,
     /// With its key.
     encoded: &'a [u8],
     /// Without key and length, if it has a length.
@@ -27,36 +26,28 @@ impl<'a> WireFields<'a> {
 
     fn next_field(&mut self) -> Result<WireField<'a>> {
         let start = self.rest;
-        let key = self.varint()?;
-        let payload = match key & 7 {
-            0 => {
+        let (number, kind) = decode_key(&mut self.rest).map_err(|_| damaged())?;
+        let payload = match kind {
+            WireType::Varint => {
                 self.varint()?;
                 None
             }
-            1 => self.take(8).map(|_| None)?,
-            LENGTH_DELIMITED => {
+            WireType::SixtyFourBit => self.take(8).map(|_| None)?,
+            WireType::LengthDelimited => {
                 let length = usize::try_from(self.varint()?).map_err(|_| damaged())?;
                 Some(self.take(length)?)
             }
-            5 => self.take(4).map(|_| None)?,
-            _ => return Err(damaged()),
+            WireType::ThirtyTwoBit => self.take(4).map(|_| None)?,
+            // Groups are no part of proto3.
+            WireType::StartGroup | WireType::EndGroup => return Err(damaged()),
         };
         let length = start.len() - self.rest.len();
         let encoded = start.get(..length).ok_or_else(damaged)?;
-        Ok(WireField { number: key >> 3, encoded, payload })
+        Ok(WireField { number, encoded, payload })
     }
 
     fn varint(&mut self) -> Result<u64> {
-        let mut value = 0;
-        for place in 0..10 {
-            let (&byte, rest) = self.rest.split_first().ok_or_else(damaged)?;
-            self.rest = rest;
-            value |= u64::from(byte & 0x7f) << (7 * place);
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(damaged())
+        decode_varint(&mut self.rest).map_err(|_| damaged())
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8]> {
@@ -99,7 +90,7 @@ pub(super) enum Edit {
 /// If the message is damaged, and those of `edit`.
 pub(super) fn edited(
     message: &[u8],
-    mut edit: impl FnMut(u64, &[u8]) -> Result<Edit>,
+    mut edit: impl FnMut(u32, &[u8]) -> Result<Edit>,
 ) -> Result<Vec<u8>> {
     let mut copy = Vec::with_capacity(message.len());
     for field in WireFields::of(message) {
@@ -117,25 +108,32 @@ pub(super) fn edited(
     Ok(copy)
 }
 
+/// A copy of `message` in which the texts with the number `number` have the new texts that `rename` knows.
+///
+/// # Errors
+/// If the message is damaged.
+pub(super) fn with_texts(
+    message: &[u8],
+    number: u32,
+    rename: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<u8>> {
+    edited(message, |found, payload| {
+        let text = std::str::from_utf8(payload).ok().filter(|_| found == number);
+        Ok(text.and_then(&rename).map_or(Edit::Keep, |new| Edit::Replace(new.into_bytes())))
+    })
+}
+
 /// Appends a text, bytes or a message to the message `to`.
-pub(super) fn push_bytes(to: &mut Vec<u8>, number: u64, payload: &[u8]) {
-    push_varint(to, number << 3 | LENGTH_DELIMITED);
-    push_varint(to, payload.len() as u64);
+pub(super) fn push_bytes(to: &mut Vec<u8>, number: u32, payload: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, to);
+    encode_varint(payload.len() as u64, to);
     to.extend_from_slice(payload);
 }
 
 /// Appends an integer, which is not negative, to the message `to`.
-pub(super) fn push_integer(to: &mut Vec<u8>, number: u64, value: u64) {
-    push_varint(to, number << 3);
-    push_varint(to, value);
-}
-
-fn push_varint(to: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        to.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
-    }
-    to.push(value.to_le_bytes()[0]);
+pub(super) fn push_integer(to: &mut Vec<u8>, number: u32, value: u64) {
+    encode_key(number, WireType::Varint, to);
+    encode_varint(value, to);
 }
 
 #[cfg(test)]
@@ -164,7 +162,7 @@ mod tests {
             })
         });
         let renamed = renamed.expect("valid");
-        let numbers: Vec<u64> =
+        let numbers: Vec<u32> =
             WireFields::of(&renamed).map(|field| field.expect("valid").number).collect();
         assert_eq!(numbers, [1, 2, 5, 6]);
         let name = WireFields::of(&renamed).nth(1).expect("there").expect("valid");

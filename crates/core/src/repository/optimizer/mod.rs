@@ -5,16 +5,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use self::proof::TwoForms;
 use super::form::{OptimizationState, OptimizedForm};
 use super::servable::LoadedVersion;
-use super::{Servable, TrialSources, VersionFiles};
+use super::{Servable, ServingTable, TrialSources, VersionFiles};
 use crate::config::OptimizeMode;
 use crate::metrics::{Metrics, OptimizingVersion};
 use tensorserve_os as os;
@@ -27,13 +28,9 @@ mod samples;
 /// The most recorded requests that are compared.
 const MOST_RECORDED: usize = 200;
 
-const UNTIL_PUBLISHED: Duration = Duration::from_millis(50);
-
 /// The thread that makes other forms of versions, one after the other.
 #[derive(Default)]
 pub(super) struct Optimizer {
-    /// Versions that serve, each with its present queues.
-    serving: Arc<Mutex<Vec<Weak<Servable>>>>,
     jobs: OnceLock<Option<Sender<OptimizationJob>>>,
     is_stopped: Arc<AtomicBool>,
 }
@@ -41,8 +38,8 @@ pub(super) struct Optimizer {
 /// A version whose other form is wanted.
 struct OptimizationJob {
     version: Weak<LoadedVersion>,
-    /// Versions that serve, each with its present queues.
-    serving: Arc<Mutex<Vec<Weak<Servable>>>>,
+    /// Has the version with its present queues, as long as it serves.
+    table: Arc<ArcSwap<ServingTable>>,
     files: Arc<dyn VersionFiles>,
     /// The files of its request log, the newest first.
     logs: Vec<PathBuf>,
@@ -53,15 +50,12 @@ impl Optimizer {
     /// Looks for another form of a version that serves, unless that has begun.
     pub(super) fn consider(
         &self,
-        servable: &Arc<Servable>,
+        servable: &Servable,
+        table: &Arc<ArcSwap<ServingTable>>,
         files: &Arc<dyn VersionFiles>,
         metrics: &Metrics,
         logs: impl FnOnce() -> Vec<PathBuf>,
     ) {
-        let mut serving = lock(&self.serving);
-        serving.retain(|other| other.strong_count() > 0);
-        serving.push(Arc::downgrade(servable));
-        drop(serving);
         if !servable.loaded.optimization.begin() {
             return;
         }
@@ -69,8 +63,8 @@ impl Optimizer {
         let (version, files) = (Arc::downgrade(&servable.loaded), Arc::clone(files));
         if let Some(jobs) = jobs {
             let _counted = metrics.optimizing();
-            let (serving, logs) = (Arc::clone(&self.serving), logs());
-            let _ = jobs.send(OptimizationJob { version, serving, files, logs, _counted });
+            let (table, logs) = (Arc::clone(table), logs());
+            let _ = jobs.send(OptimizationJob { version, table, files, logs, _counted });
         }
     }
 
@@ -137,7 +131,7 @@ impl OptimizationJob {
         let mut first = None;
         for number in 0.. {
             let version = self.version.upgrade()?;
-            let OptimizedModel { executable, what } = match version.optimized(number) {
+            let OptimizedModel { executable, what, is_last } = match version.optimized(number) {
                 Ok(Optimization::Made(made)) => made,
                 Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
                 Ok(Optimization::Unknown) => {
@@ -154,7 +148,10 @@ impl OptimizationJob {
             let compared = match self.compare(&executable, mode, recorded, is_stopped)? {
                 Ok(compared) => compared,
                 Err(why) => {
-                    first.get_or_insert(format!("{what}, but {why}"));
+                    let first = first.get_or_insert(format!("{what}, but {why}"));
+                    if is_last {
+                        return unchanged(first.clone());
+                    }
                     continue;
                 }
             };
@@ -183,7 +180,7 @@ impl OptimizationJob {
         recorded: &[(usize, Vec<Tensor>)],
         is_stopped: &AtomicBool,
     ) -> Option<Result<usize, String>> {
-        let signatures = self.version.upgrade()?.model_signatures();
+        let signatures = self.signatures()?;
         let mut compared = 0;
         for (index, signature) in called(&signatures) {
             let mut telling = 0;
@@ -211,7 +208,7 @@ impl OptimizationJob {
     /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
     fn shares(&self, other: &Arc<dyn Executable>, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
-        let signatures = self.version.upgrade()?.model_signatures();
+        let signatures = self.signatures()?;
         let mut shares = Vec::new();
         for signature in called(&signatures) {
             let forms = TwoForms { present: &self.present(is_stopped)?, other };
@@ -249,19 +246,17 @@ impl OptimizationJob {
         Some(inputs)
     }
 
-    /// The version with its present queues.
+    /// Its signatures as the model has them, by number.
+    fn signatures(&self) -> Option<Vec<Signature>> {
+        Some(self.version.upgrade()?.model_signatures().cloned().collect())
+    }
+
+    /// The version with its present queues; `None` if it no longer serves.
     fn servable(&self) -> Option<Arc<Servable>> {
-        loop {
-            let version = self.version.upgrade()?;
-            let mut serving = lock(&self.serving).clone().into_iter().filter_map(|it| it.upgrade());
-            let found = serving.find(|servable| Arc::ptr_eq(&servable.loaded, &version));
-            if found.is_some() {
-                return found;
-            }
-            // It is about to be published with other queues, or to leave memory.
-            drop(version);
-            thread::sleep(UNTIL_PUBLISHED);
-        }
+        let version = self.version.upgrade()?;
+        let table = self.table.load();
+        let mut ready = table.models.get(version.model())?.ready.iter();
+        ready.find(|servable| Arc::ptr_eq(&servable.loaded, &version)).cloned()
     }
 }
 
@@ -273,8 +268,4 @@ fn called(signatures: &[Signature]) -> impl Iterator<Item = (usize, &Signature)>
 /// Rests for as long as the work since `began` took: requests come first.
 fn rest(began: Instant) {
     thread::sleep(began.elapsed());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
