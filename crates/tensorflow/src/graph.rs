@@ -31,12 +31,14 @@ impl<'a> Graph<'a> {
     }
 
     /// The operations that compute the tensors `outputs`: those of all nodes that they depend on,
-    /// and of the bodies of all functions that these call.
+    /// and of the bodies of all functions that these call, if they are `wanted`.
     pub(super) fn operations_of<'b>(
         &self,
         outputs: impl Iterator<Item = &'b str>,
+        wanted: impl Fn(&NodeDef) -> bool,
     ) -> HashSet<&'a str> {
-        let ops = self.nodes_of(outputs).into_iter().map(|placed| placed.node.op.as_str());
+        let nodes = self.nodes_of(outputs).into_iter().map(|placed| placed.node);
+        let ops = nodes.filter(|node| wanted(node)).map(|node| node.op.as_str());
         // In TensorFlow 1 the name of a function serves as an operation that calls it.
         ops.filter(|op| !self.functions.contains_key(op)).collect()
     }
@@ -439,7 +441,7 @@ pub(crate) mod tests {
             library: None,
         };
         let graph = Graph::new(&graph);
-        let behind = |name| graph.operations_of([name].into_iter());
+        let behind = |name| graph.operations_of([name].into_iter(), |_| true);
         assert_eq!(behind("read:0"), HashSet::from(["Placeholder", "Identity"]));
         assert!(behind("both:0").contains("AssignAdd"));
     }
@@ -455,7 +457,7 @@ pub(crate) mod tests {
                 ],
             }),
         };
-        let behind = Graph::new(&graph).operations_of(["y:0"].into_iter());
+        let behind = Graph::new(&graph).operations_of(["y:0"].into_iter(), |_| true);
         assert_eq!(behind, HashSet::from(["StatefulPartitionedCall", "DecodeBase64"]));
     }
 
@@ -496,7 +498,7 @@ pub(crate) mod tests {
             node: vec![node("a", "Merge", &["b"]), node("b", "NextIteration", &["a"])],
             library: None,
         };
-        assert_eq!(Graph::new(&graph).operations_of(["a"].into_iter()).len(), 2);
+        assert_eq!(Graph::new(&graph).operations_of(["a"].into_iter(), |_| true).len(), 2);
     }
 
     #[test]

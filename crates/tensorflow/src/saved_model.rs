@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::bundle;
 use super::graph::{Graph, OpRegistry, are_bounded, are_repeatable, need_exact_shapes};
-use super::rows;
+use super::rows::{self, GraphFindings};
 use tensorserve_platform::{Completeness, LoadOptions, files, names_version};
 use tensorserve_proto::tensor_from_proto;
 use tensorserve_proto::tensorflow::tensor_info::Encoding;
@@ -220,12 +220,14 @@ pub(super) fn signatures(
     let mut signatures = Vec::with_capacity(meta.signature_def.len());
     for (name, definition) in &meta.signature_def {
         let mut signature = declared_signature(name, definition);
+        let findings = match (&meta.graph_def, registry) {
+            (Some(graph), Some(registry)) => rows::findings(&signature, graph, registry),
+            _ => GraphFindings::only(RowDependence::NoGraph),
+        };
         if let Some(graph) = &graph {
-            analyze(&mut signature, graph, registry);
+            analyze(&mut signature, graph, &findings, registry);
         }
-        if let (Some(graph), Some(registry)) = (&meta.graph_def, registry) {
-            signature.rows = rows::dependence(&signature, graph, registry);
-        }
+        signature.rows = findings.rows;
         if let Some(images) = options.images {
             signature.images = images;
         }
@@ -235,14 +237,20 @@ pub(super) fn signatures(
 }
 
 /// Sets what a signature's operations show.
-fn analyze(signature: &mut Signature, graph: &Graph, registry: Option<&OpRegistry>) {
+fn analyze(
+    signature: &mut Signature,
+    graph: &Graph,
+    findings: &GraphFindings,
+    registry: Option<&OpRegistry>,
+) {
     let outputs = || signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
-    let operations = graph.operations_of(outputs());
+    let operations = graph.operations_of(outputs(), |_| true);
+    let uncounted = graph.operations_of(outputs(), |node| !findings.is_counted_loop(node));
     let is_recursive = graph.is_recursive(outputs());
     signature.read_only = registry.is_some_and(|ops| ops.contains_only_stateless(&operations));
     signature.repeatable = signature.read_only && are_repeatable(&operations);
     signature.exact_shapes = need_exact_shapes(&operations);
-    signature.is_bounded = !is_recursive && are_bounded(&operations);
+    signature.is_bounded = !is_recursive && are_bounded(&uncounted);
     let decodes_images = operations.iter().any(|op| IMAGE_DECODERS.contains(op));
     signature.takes_images = signature.inputs.len() == 1 && decodes_images;
     if operations.contains("DecodeBase64") {

@@ -1,7 +1,9 @@
 //! One operation of a graph, with what is known of its inputs.
 
 use tensorserve_proto::tensorflow::attr_value::{ListValue, Value as Attribute};
-use tensorserve_proto::tensorflow::{ConstantProto, NameAttrList, NodeDef, TensorShapeProto};
+use tensorserve_proto::tensorflow::{
+    ConstantProto, FunctionDef, NameAttrList, NodeDef, TensorShapeProto,
+};
 use tensorserve_rows::{MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown};
 use tensorserve_tensor::DType;
 
@@ -32,11 +34,14 @@ fn is_integer(number: i32) -> bool {
 pub(super) trait GraphInterpreter {
     fn symbols(&self) -> &Symbols;
 
-    /// Whether there is a function of this name.
-    fn has_function(&self, name: &str) -> bool;
+    /// The function of this name.
+    fn function(&self, name: &str) -> Option<&FunctionDef>;
 
     /// The results of the function `name` for these arguments.
     fn call(&self, name: &str, arguments: &[Value]) -> Result<Vec<Value>, Stop>;
+
+    /// Notes whether the sizes of the inputs bound how often the loop `node` runs, where it is found now.
+    fn note_loop(&self, node: &NodeDef, is_counted: bool);
 
     /// Notes whether a loop over rows runs. Returns whether one did before.
     fn set_in_rows(&self, is_in_rows: bool) -> bool;

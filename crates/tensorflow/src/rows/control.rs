@@ -3,6 +3,7 @@
 use tensorserve_rows::{Flow, Stop, Symbols, Value, loops, mixed, unknown};
 
 use super::call::TensorFlowCall;
+use super::counted::is_counted;
 
 /// A call of a function.
 pub(super) fn call(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
@@ -63,6 +64,9 @@ pub(super) fn repeat(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let (condition, body) = (call.function("cond")?, call.function("body")?);
     let interpreter = call.interpreter;
     let initial = &call.inputs;
+    let functions = interpreter.function(condition).zip(interpreter.function(body));
+    let counts = functions.is_some_and(|(condition, body)| is_counted(condition, body, initial));
+    interpreter.note_loop(call.node, counts);
     let holds = |state: &[Value]| -> Result<Value, Stop> {
         match interpreter.call(condition, state)?.into_iter().next() {
             Some(value) => Ok(value),

@@ -1,6 +1,6 @@
 //! Runs a graph, and the functions that it calls, on what is known of its tensors.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
@@ -27,6 +27,8 @@ pub(super) struct TensorFlowAnalysis<'a> {
     pub(super) in_rows: Cell<bool>,
     pub(super) steps: Cell<usize>,
     pub(super) depth: Cell<usize>,
+    /// The loops that were found, and whether each is counted wherever it is found.
+    pub(super) loops: RefCell<HashMap<*const NodeDef, bool>>,
 }
 
 /// The nodes of a graph or of a function, and the values of tensors that are given.
@@ -172,8 +174,13 @@ impl GraphInterpreter for TensorFlowAnalysis<'_> {
         &self.symbols
     }
 
-    fn has_function(&self, name: &str) -> bool {
-        self.functions.contains_key(name)
+    fn function(&self, name: &str) -> Option<&FunctionDef> {
+        self.functions.get(name).copied()
+    }
+
+    fn note_loop(&self, node: &NodeDef, is_counted: bool) {
+        let mut loops = self.loops.borrow_mut();
+        *loops.entry(node).or_insert(true) &= is_counted;
     }
 
     fn set_in_rows(&self, is_in_rows: bool) -> bool {

@@ -505,7 +505,7 @@ const CONTROL: [TensorFlowRuleFn; 4] =
 /// The results of an operation.
 pub(super) fn apply(call: &TensorFlowCall) -> Result<Vec<Value>, Stop> {
     let op = call.node.op.as_str();
-    if call.interpreter.has_function(op) {
+    if call.interpreter.function(op).is_some() {
         return call.interpreter.call(op, &call.inputs);
     }
     let symbols = call.symbols();

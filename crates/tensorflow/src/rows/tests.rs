@@ -8,7 +8,7 @@ use tensorserve_proto::tensorflow::{
 };
 use tensorserve_tensor::{DType, RowDependence, Signature, TensorSpec};
 
-use super::dependence;
+use super::findings;
 use crate::graph::OpRegistry;
 use crate::graph::tests::node;
 
@@ -61,7 +61,7 @@ fn verdict(sizes: &[i64], nodes: Vec<NodeDef>) -> RowDependence {
     let mut all = vec![node("x", "Placeholder", &[])];
     all.extend(nodes);
     let graph = GraphDef { node: all, library: None };
-    dependence(&signature, &graph, &OpRegistry::new(&OpList::default()))
+    findings(&signature, &graph, &OpRegistry::new(&OpList::default())).rows
 }
 
 #[track_caller]
