@@ -7,7 +7,8 @@
 //! the time of one yield.
 //!
 //! A lane with followers always has a leader: the leader hands over to the next request when it
-//! takes a batch, and a guard does so when a leader is dropped before that.
+//! takes a batch. When a client disconnects, its request is dropped: while it yields as the leader, or after the lead
+//! was handed to it and before it was polled again. A guard then hands the lead on.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -97,7 +98,7 @@ pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchO
         if lane.has_leader {
             let (reply, verdict) = oneshot::channel();
             lane.followers.push_back(WaitingTask { task, reply });
-            Ok(verdict)
+            Ok(Follower { inner, index, verdict })
         } else {
             lane.has_leader = true;
             Err(task)
@@ -112,7 +113,7 @@ pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchO
             guard.pass_to_caller();
             task
         }
-        Ok(verdict) => match verdict.await {
+        Ok(mut follower) => match (&mut follower.verdict).await {
             Ok(TaskMessage::Done(answer)) => return answer,
             Ok(TaskMessage::Lead(task)) => task,
             Err(_) => return Err(failed()),
@@ -206,6 +207,22 @@ fn answer(inner: &QueueInner, mates: Vec<WaitingTask>) {
     let answers = inner.run_together(&tasks);
     for (mate, answer) in mates.into_iter().zip(answers) {
         mate.answer(answer);
+    }
+}
+
+/// A request that waits in a lane.
+struct Follower<'a> {
+    inner: &'a QueueInner,
+    index: usize,
+    verdict: oneshot::Receiver<TaskMessage>,
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.verdict.close();
+        if let Ok(TaskMessage::Lead(_)) = self.verdict.try_recv() {
+            hand_on(&mut self.inner.requests.lanes.lane(self.index));
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::guards::lock;
+use super::lane;
 use super::pool::enqueue;
 use super::task::BatchTask;
 use super::{BatchOutput, BatchQueue, BatchRunner, Batcher, Runaways, SignatureTraits};
@@ -216,4 +217,42 @@ fn time_beside_a_long_queue() {
         );
         drop(waiting);
     }
+}
+
+/// A request in the lane of this thread, which waits.
+fn submit_to_lane(queue: &BatchQueue) -> Submitted<'_> {
+    let (queued, priority) = (Instant::now(), Priority::Normal);
+    let task = BatchTask { inputs: row(1), rows: 1, deadline: None, queued, priority, trace: None };
+    let mut submitted: Submitted<'_> = Box::pin(lane::submit(&queue.0, task));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(submitted.as_mut().poll(&mut context).is_pending(), "it waits");
+    submitted
+}
+
+#[test]
+fn a_client_that_leaves_when_its_request_is_handed_the_lead_stops_no_other() {
+    let place = Place::with_threads(1);
+    let (queue, _runs, open) = place.queue("a", batches(1));
+    drop(open);
+    let leader = submit_to_lane(&queue);
+    let [next, after_it, last] = [(); 3].map(|()| submit_to_lane(&queue));
+    // It runs alone, and hands the lead to the next one, whose client has left before it is polled.
+    answer(leader).expect("an answer");
+    drop(next);
+    drop(after_it);
+    answer(last).expect("an answer");
+    answer(submit_to_lane(&queue)).expect("the lane has no leader");
+}
+
+#[test]
+fn a_client_that_leaves_while_its_request_leads_stops_no_other() {
+    let place = Place::with_threads(1);
+    let (queue, _runs, open) = place.queue("a", batches(1));
+    drop(open);
+    let leader = submit_to_lane(&queue);
+    let [gone, last] = [(); 2].map(|()| submit_to_lane(&queue));
+    drop(gone);
+    drop(leader);
+    answer(last).expect("an answer");
+    answer(submit_to_lane(&queue)).expect("the lane has no leader");
 }
