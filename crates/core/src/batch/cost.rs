@@ -14,6 +14,9 @@ const KNOWN_AFTER: u32 = 3;
 /// … and up to this many runs the fastest counts: the others built plans and filled caches.
 const FIRST_RUNS: u32 = 8;
 
+/// What a row must cost in a batch of twice the size, as a share, so that this pays.
+const GAIN: f64 = 29.0 / 30.0;
+
 /// Of this many decisions, …
 const PERIOD: u32 = 4096;
 /// … this many are made as if batch sizes that brought no gain had not been tried: load and run
@@ -50,10 +53,11 @@ impl Bucket {
         self.usual().filter(|_| self.runs.load(Relaxed) >= KNOWN_AFTER)
     }
 
-    /// Nanoseconds for one row, times 256.
-    fn per_row(&self) -> Option<u64> {
+    /// Nanoseconds for one row.
+    #[allow(clippy::cast_precision_loss)]
+    fn per_row(&self) -> Option<f64> {
         let (nanos, rows) = self.known()?;
-        Some(nanos.saturating_mul(1 << 16) / rows)
+        Some(nanos as f64 * 256.0 / rows as f64)
     }
 
     fn record(&self, rows: u64, nanos: u64) {
@@ -123,24 +127,27 @@ impl CostModel {
         time.as_secs_f64() * 1e9 / rows.max(1) as f64
     }
 
-    /// The largest batch that pays: up to where doubling it no longer makes a row cheaper by a
-    /// thirtieth. Sizes that were not tried yet count as paying.
+    /// The largest batch that pays. A size pays if a row costs less there than in the largest smaller size that pays, by
+    /// a thirtieth for each time that it is doubled in between; so a size that was measured badly does not hide larger
+    /// ones. A size that was not tried yet counts as paying if the next smaller one pays.
     pub(super) fn worthwhile_rows(&self, most: usize) -> usize {
-        let mut rows = 1;
-        for (smaller, larger) in self.buckets.iter().zip(self.buckets.iter().skip(1)) {
-            if rows >= most {
-                return most;
-            }
-            let pays = match (smaller.per_row(), larger.per_row()) {
-                (Some(smaller), Some(larger)) => larger < smaller - smaller / 30,
-                _ => true,
+        let mut buckets = self.buckets.iter().enumerate();
+        let mut bound = buckets.next().and_then(|(_, bucket)| bucket.per_row());
+        let mut largest = 0;
+        for (size, bucket) in buckets.take_while(|(size, _)| most >> size > 0) {
+            bound = bound.map(|cost| cost * GAIN);
+            let cost = bucket.per_row();
+            let pays = match (bound, cost) {
+                (Some(bound), Some(cost)) => cost < bound,
+                (Some(_), None) => size == largest + 1,
+                (None, _) => true,
             };
-            if !pays && !self.tries_anyway() {
-                return rows;
+            if pays {
+                (largest, bound) = (size, cost.or(bound));
             }
-            rows = (rows * 2 + 1).min(most);
         }
-        most
+        let rows = (2usize << largest) - 1;
+        if rows >= most || self.tries_anyway() { most } else { rows }
     }
 
     fn tries_anyway(&self) -> bool {
@@ -191,6 +198,17 @@ mod tests {
         // A model that does not, such as a large convolutional network.
         let not = learnt(&[(1, 85_000), (2, 170_000), (4, 340_000)]);
         assert_eq!(not.worthwhile_rows(64), 1);
+    }
+
+    #[test]
+    fn a_size_that_was_measured_badly_hides_no_larger_ones() {
+        let model = learnt(&[(1, 57), (2, 150), (4, 80), (8, 122), (16, 220)]);
+        assert_eq!(model.worthwhile_rows(64), 64);
+        // Twice doubled, a row must cost 2/30 less.
+        assert_eq!(learnt(&[(1, 100), (2, 300), (4, 380)]).worthwhile_rows(64), 1);
+        assert_eq!(learnt(&[(1, 100), (2, 300), (4, 360), (8, 900)]).worthwhile_rows(64), 7);
+        // Between a known size that pays and one that does not, there may be one to try.
+        assert_eq!(learnt(&[(1, 100), (4, 500)]).worthwhile_rows(64), 3);
     }
 
     #[test]
