@@ -7,7 +7,7 @@ use super::model::{
     ClassScores, Classifier, Decisions, FeatureRows, Predictor, Regressor, StepFacts,
 };
 use super::numeric::{argmax, logistic, softmax};
-use super::tree::{SklearnTrees, to_single_precision};
+use super::tree::SklearnTrees;
 use tensorserve_tensor::error::Result;
 
 /// How sums become predictions.
@@ -28,8 +28,6 @@ pub(super) struct BoostedTrees {
     /// The initial value of each sum.
     baseline: Vec<f64>,
     link: BoostingLink,
-    /// Whether features are rounded to single precision before they are compared.
-    is_single_precision: bool,
     accepts: AcceptedValues,
 }
 
@@ -43,7 +41,7 @@ impl BoostedTrees {
     ) -> Result<Self> {
         let accepts = AcceptedValues::FiniteSingle;
         check_baseline(estimator, &baseline)?;
-        Ok(BoostedTrees { trees, baseline, link, is_single_precision: true, accepts })
+        Ok(BoostedTrees { trees, baseline, link, accepts })
     }
 
     /// Trees of a `HistGradientBoosting` estimator.
@@ -59,18 +57,13 @@ impl BoostedTrees {
             false => AcceptedValues::Any,
         };
         check_baseline(estimator, &baseline)?;
-        Ok(BoostedTrees { trees, baseline, link, is_single_precision: false, accepts })
+        Ok(BoostedTrees { trees, baseline, link, accepts })
     }
 
     /// Writes the sums of each row.
     fn write_sums(&self, rows: FeatureRows, out: &mut [f64]) {
         let sums = self.baseline.len();
         out.chunks_exact_mut(sums).for_each(|out| out.copy_from_slice(&self.baseline));
-        let rounded = if self.is_single_precision { to_single_precision(rows) } else { Vec::new() };
-        let rows = match self.is_single_precision {
-            true => FeatureRows { values: &rounded, ..rows },
-            false => rows,
-        };
         self.trees.walk(rows, |tree, row, leaf| {
             if let (Some(sum), [value]) = (out.get_mut(row * sums + tree % sums), leaf) {
                 *sum += value;

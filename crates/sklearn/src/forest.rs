@@ -7,7 +7,7 @@ use super::model::{
     StepFacts,
 };
 use super::numeric::argmax;
-use super::tree::{PickledTree, SklearnTrees, to_single_precision};
+use super::tree::{PickledTree, SklearnTrees};
 use tensorserve_tensor::error::Result;
 
 /// Criteria of trees that support missing values.
@@ -37,8 +37,7 @@ impl Classifier for ForestClassifier {
     }
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
-        let values = to_single_precision(rows);
-        self.trees.sum(FeatureRows { values: &values, ..rows }, scores);
+        self.trees.sum(rows, scores);
         let count = self.trees.len() as f64;
         scores.iter_mut().for_each(|score| *score /= count);
         let scores = scores.chunks_exact(self.trees.width().max(1));
@@ -63,8 +62,7 @@ impl Regressor for ForestRegressor {
     }
 
     fn predict(&self, rows: FeatureRows, out: &mut [f64]) -> Result<()> {
-        let values = to_single_precision(rows);
-        self.trees.sum(FeatureRows { values: &values, ..rows }, out);
+        self.trees.sum(rows, out);
         let count = self.trees.len() as f64;
         out.iter_mut().for_each(|value| *value /= count);
         Ok(())
@@ -106,7 +104,7 @@ pub(super) fn compile_trees(
 ) -> Result<(SklearnTrees, bool)> {
     let first = members.first().unwrap_or(estimator);
     let features = count_features(estimator, first)?;
-    let mut trees = SklearnTrees::new(features, shape.outputs * shape.width);
+    let mut trees = SklearnTrees::single_precision(features, shape.outputs * shape.width);
     // A tree accepts missing values since 1.3, a forest since 1.4.
     let is_forest = estimator.class().starts_with("RandomForest");
     let mut allow_missing = !(is_forest && estimator.is_older_than(1, 4));
@@ -194,9 +192,8 @@ impl MultiClassifier for MultiForestClassifier {
         classes: &mut [usize],
         scores: &mut [Vec<f64>],
     ) -> Result<()> {
-        let values = to_single_precision(rows);
         let mut sums = vec![0.0; rows.len() * self.trees.width()];
-        self.trees.sum(rows.with_dense(&values, rows.columns), &mut sums);
+        self.trees.sum(rows, &mut sums);
         let count = self.trees.len() as f64;
         let outputs = self.labels.len();
         let sums = sums.chunks_exact(self.trees.width());

@@ -18,7 +18,7 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
     let features = count_features(estimator)?;
     let baseline = estimator.vector(&["_baseline_prediction"])?;
     let known = read_known_categories(estimator, features)?;
-    let mut trees = SklearnTrees::new(features, 1);
+    let mut trees = SklearnTrees::double_precision(features, 1);
     for round in estimator.children(&["_predictors"])? {
         let members = round
             .value

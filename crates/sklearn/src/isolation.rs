@@ -4,7 +4,7 @@ use super::accepted::AcceptedValues;
 use super::estimator::{ClassLabels, Estimator};
 use super::forest::{count_features, members};
 use super::model::{ClassScores, Classifier, FeatureRows, Predictor, StepFacts};
-use super::tree::{PickledTree, SklearnTrees, read_estimator_columns, to_single_precision};
+use super::tree::{PickledTree, SklearnTrees, read_estimator_columns};
 use tensorserve_tensor::error::Result;
 
 /// How far a score may be below the offset by rounding. The offset is often the score of a training
@@ -34,8 +34,7 @@ impl Classifier for IsolationForest {
 
     fn classify(&self, rows: FeatureRows, classes: &mut [usize], scores: &mut [f64]) -> Result<()> {
         let mut depths = vec![0.0; rows.len()];
-        let values = to_single_precision(rows);
-        self.trees.sum(FeatureRows { values: &values, ..rows }, &mut depths);
+        self.trees.sum(rows, &mut depths);
         for ((class, scores), depth) in
             classes.iter_mut().zip(scores.chunks_exact_mut(2)).zip(depths)
         {
@@ -117,7 +116,7 @@ pub(super) fn read(estimator: &Estimator) -> Result<Predictor> {
     let members = members(estimator)?;
     let features = count_features(estimator, estimator)?;
     let columns = read_estimator_columns(estimator, features)?;
-    let mut trees = SklearnTrees::new(features, 1);
+    let mut trees = SklearnTrees::single_precision(features, 1);
     for (number, member) in members.iter().enumerate() {
         let tree = PickledTree::read(member)?;
         let samples = tree.sample_counts(member)?;

@@ -2,9 +2,11 @@
 
 use super::estimator::Estimator;
 use super::model::FeatureRows;
+use std::marker::PhantomData;
 use tensorserve_pickle::{NumpyArray, dtype_kind};
 use tensorserve_tabular::trees::{
-    BitSets, Forest, Leaf, SplitAt, Splits, StoredNode, TreeShape, word_and_bit,
+    BitSets, Forest, Leaf, LeafIndex, SplitAt, Splits, StoredNode, Threshold, TreeShape,
+    word_and_bit,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -53,18 +55,43 @@ const TREE_LEAF: i64 = -1;
 /// The numbers that a node of scikit-learn's trees is read as.
 const NUMBERS_PER_NODE: usize = 5;
 
-/// Splits at thresholds, up to which values go to the left, and by categories.
-#[derive(Default)]
-struct SklearnSplits {
+/// Splits at thresholds of type `T`, up to which values go to the left, and by categories.
+struct SklearnSplits<T> {
     /// Of special split number `i`, the categories that go to the left are set `2 i`, all known ones set `2 i + 1`.
     categories: BitSets,
+    thresholds: PhantomData<T>,
 }
 
-impl Splits for SklearnSplits {
+impl<T> Default for SklearnSplits<T> {
+    fn default() -> Self {
+        SklearnSplits { categories: BitSets::default(), thresholds: PhantomData }
+    }
+}
+
+impl Splits for SklearnSplits<f32> {
+    type Value = f32;
+    type Threshold = f32;
+    type Leaf = f64;
+    type InNode = LeafIndex;
+
+    fn is_right_special(&self, index: usize, value: f32, missing_right: bool) -> bool {
+        self.is_right_by_category(index, value.into(), missing_right)
+    }
+}
+
+impl Splits for SklearnSplits<f64> {
     type Value = f64;
-    type Stored = f64;
+    type Threshold = f64;
+    type Leaf = f64;
+    type InNode = f64;
 
     fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
+        self.is_right_by_category(index, value, missing_right)
+    }
+}
+
+impl<T> SklearnSplits<T> {
+    fn is_right_by_category(&self, index: usize, value: f64, missing_right: bool) -> bool {
         let is_in = |set| category_of(value).is_some_and(|x| self.categories.contains(set, x));
         match () {
             () if is_in(2 * index) => false,
@@ -72,9 +99,7 @@ impl Splits for SklearnSplits {
             () => missing_right,
         }
     }
-}
 
-impl SklearnSplits {
     /// Adds a split, and returns its index.
     fn add(&mut self, split: CategorySplit) -> usize {
         let left = self.categories.extend(split.left.0);
@@ -85,12 +110,39 @@ impl SklearnSplits {
     }
 }
 
+/// A threshold of a precision that features have.
+trait ThresholdOfFile: Threshold {
+    /// The threshold that a file has. Values of this precision are above it exactly if they are above that of the file.
+    fn of_file(threshold: f64) -> Self;
+}
+
+impl ThresholdOfFile for f32 {
+    #[allow(clippy::cast_possible_truncation)] // Rounded down.
+    fn of_file(threshold: f64) -> Self {
+        let nearest = threshold as f32;
+        if f64::from(nearest) > threshold { nearest.next_down() } else { nearest }
+    }
+}
+
+impl ThresholdOfFile for f64 {
+    fn of_file(threshold: f64) -> Self {
+        threshold
+    }
+}
+
 /// Trees over the same features, whose leaves have the same number of values.
 pub(super) struct SklearnTrees {
     features: usize,
     /// The number of values of a leaf.
     width: usize,
-    forest: Forest<SklearnSplits>,
+    forest: SklearnForest,
+}
+
+/// Trees by the precision in which features are compared.
+enum SklearnForest {
+    /// Features are rounded to it first.
+    Single(Forest<SklearnSplits<f32>>),
+    Double(Forest<SklearnSplits<f64>>),
 }
 
 /// A node as a file stores it.
@@ -105,8 +157,14 @@ pub(super) struct SklearnNode {
 }
 
 impl SklearnTrees {
-    pub(super) fn new(features: usize, width: usize) -> Self {
-        SklearnTrees { features, width, forest: Forest::default() }
+    /// No trees yet, of those that compare features in single precision.
+    pub(super) fn single_precision(features: usize, width: usize) -> Self {
+        SklearnTrees { features, width, forest: SklearnForest::Single(Forest::default()) }
+    }
+
+    /// No trees yet, of those that compare features as they are.
+    pub(super) fn double_precision(features: usize, width: usize) -> Self {
+        SklearnTrees { features, width, forest: SklearnForest::Double(Forest::default()) }
     }
 
     pub(super) fn features(&self) -> usize {
@@ -118,7 +176,10 @@ impl SklearnTrees {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.forest.len()
+        match &self.forest {
+            SklearnForest::Single(forest) => forest.len(),
+            SklearnForest::Double(forest) => forest.len(),
+        }
     }
 
     /// Adds a tree of `estimator`. `leaf` appends the values of a leaf, given its index in the file
@@ -128,59 +189,85 @@ impl SklearnTrees {
         estimator: &Estimator,
         stored: &[SklearnNode],
         columns: Option<&[usize]>,
-        mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
+        leaf: impl FnMut(usize, usize, &mut Vec<f64>),
     ) -> Result<()> {
-        let (features, width) = (self.features, self.width);
-        let most_nodes = stored.len().max(1);
-        let shape = TreeShape { output: self.forest.len(), features, width, most_nodes };
-        let added = self.forest.add_tree(shape, 0, |number, depth, splits| {
-            let number = usize::try_from(number).unwrap_or(usize::MAX);
-            let node = stored
-                .get(number)
-                .ok_or_else(|| Error::damaged("a node of a tree has a missing child"))?;
-            let Some((feature, threshold)) = node.split else {
-                let mut values = Vec::with_capacity(width);
-                leaf(number, depth as usize, &mut values);
-                values.resize(width, 0.0);
-                return Ok(StoredNode::Leaf(Leaf::from_values(values)));
-            };
-            let column = column_of(feature, columns).filter(|column| *column < features);
-            let column = column.ok_or_else(|| {
-                Error::damaged(format!("a tree splits by feature {feature}, which does not exist"))
-            })?;
-            let at = match node.categories {
-                Some(split) => SplitAt::Special(splits.add(split)),
-                None if threshold.is_nan() => {
-                    return Err(Error::damaged("a threshold of a tree is not a number"));
-                }
-                None => SplitAt::Threshold(threshold),
-            };
-            Ok(StoredNode::Split {
-                feature: column,
-                at,
-                missing_right: !node.missing_left,
-                children: [node.left, node.right],
-            })
-        });
+        let shape = TreeShape {
+            output: self.len(),
+            features: self.features,
+            width: self.width,
+            most_nodes: stored.len().max(1),
+        };
+        let added = match &mut self.forest {
+            SklearnForest::Single(forest) => add_tree(forest, shape, stored, columns, leaf),
+            SklearnForest::Double(forest) => add_tree(forest, shape, stored, columns, leaf),
+        };
         added.map_err(|error| error.context(estimator.class()))
     }
 
     /// Calls `take` for each row and tree, with the indices of the tree and of the row, and the
     /// values of the leaf.
     pub(super) fn walk(&self, rows: FeatureRows, mut take: impl FnMut(usize, usize, &[f64])) {
-        self.forest.for_each_leaf(rows.iter(), |row, tree, leaf| {
-            take(tree, row, leaf);
-        });
+        let take = |row, tree, leaf: &[f64]| take(tree, row, leaf);
+        match &self.forest {
+            SklearnForest::Single(forest) => {
+                let values: Vec<f32> = rows.values.iter().map(|value| *value as f32).collect();
+                forest.for_each_leaf(values.chunks_exact(rows.columns.max(1)), take);
+            }
+            SklearnForest::Double(forest) => forest.for_each_leaf(rows.iter(), take),
+        }
     }
 
     /// Adds the values of each row's leaf in every tree to the `width` values of the row in `out`.
     pub(super) fn sum(&self, rows: FeatureRows, out: &mut [f64]) {
         let width = self.width;
-        self.forest.for_each_leaf(rows.iter(), |row, _, leaf| {
+        self.walk(rows, |_, row, leaf| {
             let sums = out.get_mut(row * width..(row + 1) * width).unwrap_or_default();
             sums.iter_mut().zip(leaf).for_each(|(sum, value)| *sum += value);
         });
     }
+}
+
+/// Adds the tree whose nodes a file has as `stored`, as [`SklearnTrees::add`] describes.
+fn add_tree<T: ThresholdOfFile>(
+    forest: &mut Forest<SklearnSplits<T>>,
+    shape: TreeShape,
+    stored: &[SklearnNode],
+    columns: Option<&[usize]>,
+    mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
+) -> Result<()>
+where
+    SklearnSplits<T>: Splits<Threshold = T, Leaf = f64>,
+{
+    let TreeShape { features, width, .. } = shape;
+    forest.add_tree(shape, 0, |number, depth, splits| {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let node = stored
+            .get(number)
+            .ok_or_else(|| Error::damaged("a node of a tree has a missing child"))?;
+        let Some((feature, threshold)) = node.split else {
+            let mut values = Vec::with_capacity(width);
+            leaf(number, depth as usize, &mut values);
+            values.resize(width, 0.0);
+            return Ok(StoredNode::Leaf(Leaf::from_values(values)));
+        };
+        let column = column_of(feature, columns).filter(|column| *column < features);
+        let column = column.ok_or_else(|| {
+            Error::damaged(format!("a tree splits by feature {feature}, which does not exist"))
+        })?;
+        let at = match node.categories {
+            Some(split) => SplitAt::Special(splits.add(split)),
+            None if threshold.is_nan() => {
+                return Err(Error::damaged("a threshold of a tree is not a number"));
+            }
+            None => SplitAt::Threshold(T::of_file(threshold)),
+        };
+        Ok(StoredNode::Split {
+            feature: column,
+            at,
+            missing_right: !node.missing_left,
+            children: [node.left, node.right],
+        })
+    })
 }
 
 /// The column of feature number `feature` of a tree; `None` if there is no such column.
@@ -190,11 +277,6 @@ fn column_of(feature: i64, columns: Option<&[usize]>) -> Option<usize> {
         Some(columns) => columns.get(feature).copied(),
         None => Some(feature),
     }
-}
-
-/// The values of `rows`, rounded to single precision, in which scikit-learn's trees compare.
-pub(super) fn to_single_precision(rows: FeatureRows) -> Vec<f64> {
-    rows.values.iter().map(|value| f64::from(*value as f32)).collect()
 }
 
 /// A fitted `sklearn.tree._tree.Tree`.
@@ -314,4 +396,25 @@ pub(super) fn read_estimator_columns(
         all.push(columns);
     }
     Ok(Some(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_single_precision_are_on_the_same_side_of_a_threshold_of_single_precision() {
+        let (most, least) = (f64::from(f32::MAX), f64::from(f32::from_bits(1)));
+        let ends = [0.0, -0.0, most, -most, most * 1.5, -most * 1.5, 1e300, -1e300];
+        let infinite = [f64::INFINITY, f64::NEG_INFINITY, least / 2.0, -least / 2.0, least, -least];
+        let thresholds = [0.1, -0.1, 1.0, 16_777_217.0, -16_777_217.0, 1.0 + f64::EPSILON];
+        for threshold in [&ends[..], &infinite, &thresholds].concat() {
+            let nearest = threshold as f32;
+            let values = [nearest, nearest.next_up(), nearest.next_down(), 0.0, 1.0, -1.0];
+            for value in [&values[..], &[f32::INFINITY, f32::NEG_INFINITY, f32::MAX]].concat() {
+                let is_above = f64::from(value) > threshold;
+                assert_eq!(value > f32::of_file(threshold), is_above, "{value} and {threshold}");
+            }
+        }
+    }
 }

@@ -58,7 +58,9 @@ const ZERO_BAND: f64 = 1e-35_f32 as f64;
 
 impl Splits for LightgbmSplits {
     type Value = f64;
-    type Stored = f64;
+    type Threshold = f64;
+    type Leaf = f64;
+    type InNode = f64;
 
     fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
         match self.special.get(index) {

@@ -3,6 +3,9 @@
 /// The number of walks that go on in parallel.
 pub(super) const PARALLEL_WALKS: usize = 8;
 
+/// How many steps walks go on after one of them may have arrived: to find out costs about as much as half a step.
+const STEPS_AT_ONCE: usize = 3;
+
 /// Trees up to this depth are taken to be about as deep everywhere: steps that stay at a leaf cost less than to
 /// find out whether all have arrived.
 const EVEN_DEPTH: u32 = 12;
@@ -34,6 +37,11 @@ pub(super) fn leaves_of(
         return nodes;
     }
     loop {
+        for _ in 1..STEPS_AT_ONCE {
+            for (walk, node) in nodes.iter_mut().enumerate() {
+                *node = child_of(walk, *node);
+            }
+        }
         // Not a comparison of the arrays, for which the compiler calls a function.
         let mut moved = 0;
         for (walk, node) in nodes.iter_mut().enumerate() {
