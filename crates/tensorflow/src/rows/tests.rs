@@ -286,13 +286,28 @@ fn a_loop_without_end_in_the_graph_ends_here() {
     unknown(&[4], cycle);
 }
 
-/// What is found for every signature of a model that has a dimension for rows.
-fn of_model(folder: &str) -> Vec<(String, RowDependence)> {
+/// The signatures of a model.
+fn signatures_of(folder: &str) -> Vec<Signature> {
     let platform = crate::remote::tests::tensorflow(String::new());
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
-    let found = platform.inspect(&path, &LoadOptions::default()).expect("a model");
-    let batched = found.signatures.into_iter().filter(Signature::is_batchable);
-    batched.map(|signature| (signature.name, signature.rows)).collect()
+    platform.inspect(&path, &LoadOptions::default()).expect("a model").signatures
+}
+
+/// What is found for every signature of a model that has a dimension for rows.
+fn of_model(folder: &str) -> Vec<(String, RowDependence)> {
+    let signatures = signatures_of(folder).into_iter().filter(Signature::is_batchable);
+    signatures.map(|signature| (signature.name, signature.rows)).collect()
+}
+
+/// `map_fn` over images goes up to the number of rows; the other loop ends when an input says so.
+#[test]
+fn loops_over_rows_are_bounded_and_those_up_to_a_value_are_not() {
+    let are_bounded = |folder: &str| -> Vec<bool> {
+        signatures_of(folder).iter().map(|signature| signature.is_bounded).collect()
+    };
+    assert_eq!(are_bounded("models/digits/1"), [true]);
+    assert_eq!(are_bounded("models/digits/2"), [true]);
+    assert_eq!(are_bounded("tests/data/platforms/endless/saved_model"), [false]);
 }
 
 #[test]
