@@ -54,6 +54,7 @@ mod model_files;
 mod remote;
 mod rows;
 mod saved_model;
+mod scope;
 mod trace;
 mod unset;
 

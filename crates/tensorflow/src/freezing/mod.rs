@@ -2,8 +2,8 @@
 //! fuses what depends on them alone. Variables that a run may write, strings and tables are never frozen; large variables
 //! stay, because a constant takes several times its size while the runtime optimizes a graph.
 //!
-//! `wire` edits encoded messages, `nodes` encodes nodes, `scope` follows handles, `rewrite` puts the values in; this file
-//! reads the values and loads the copy.
+//! `wire` edits encoded messages, `nodes` encodes nodes, `rewrite` puts the values in, with `crate::scope` to follow handles;
+//! this file reads the values and loads the copy.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,14 +17,13 @@ use self::rewrite::FrozenCounts;
 use self::wire::{Edit, edited};
 use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
 use super::graph::Graph;
-use super::saved_model;
+use super::{saved_model, scope};
 use tensorserve_proto::tensorflow::GraphDef;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor};
 
 mod nodes;
 mod rewrite;
-mod scope;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -173,5 +173,5 @@ fn text(message: &[u8], number: u32) -> Result<String> {
 
 /// The inputs of a node that only say what comes first.
 pub(super) fn controls(node: &NodeDef) -> Vec<String> {
-    node.input.iter().filter(|input| super::scope::is_control(input)).cloned().collect()
+    node.input.iter().filter(|input| crate::scope::is_control(input)).cloned().collect()
 }

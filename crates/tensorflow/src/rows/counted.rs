@@ -3,24 +3,23 @@
 //! `map_fn`, recurrent layers and `for` over the elements of a tensor become a `While` whose condition compares a
 //! counter, which starts at a constant and to which each iteration adds 1, with a number that no iteration changes.
 
-use std::collections::HashMap;
-
 use tensorserve_proto::tensorflow::attr_value::Value as Attribute;
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
 use tensorserve_rows::{Size, Symbols, Value};
 
 use super::call::constant;
+use crate::scope::Scope;
 
-/// The most operations that pass a tensor on or join conditions, one after the other.
-const MOST_HOPS: usize = 64;
+/// The most conditions that are looked at, those that join others among them.
+const MOST_CONDITIONS: usize = 64;
 
 /// Whether the loop over `state`, which begins with `initial`, ends after a number of iterations that depends on
 /// constants and on sizes of the inputs alone. No value of an input counts, however large it is.
 pub(super) fn is_counted(condition: &FunctionDef, body: &FunctionDef, initial: &[Value]) -> bool {
-    let (condition, body) = (Body::new(condition), Body::new(body));
+    let (condition, body) = (Scope::of_function(condition, &[]), Scope::of_function(body, &[]));
     let is_counter = |index: usize| {
         let starts_at = initial.get(index).and_then(only_element).and_then(Size::as_number);
-        starts_at.is_some() && body.adds_one(index)
+        starts_at.is_some() && adds_one(&body, index)
     };
     let is_limit = |index: usize| {
         let limit = initial.get(index).and_then(only_element);
@@ -28,13 +27,12 @@ pub(super) fn is_counted(condition: &FunctionDef, body: &FunctionDef, initial: &
         is_size && body.returns_argument(index)
     };
     // The loop ends as soon as one of the conditions that it joins does not hold.
-    condition.joined().into_iter().filter_map(|name| condition.node(name)).any(|node| {
+    joined_conditions(&condition).into_iter().any(|node| {
         let [counter, limit] = &*node.input else { return false };
-        let (counter, limit) = (condition.origin(counter), condition.origin(limit));
         node.op == "Less"
-            && condition.argument(counter).is_some_and(is_counter)
-            && (condition.constant(limit).is_some()
-                || condition.argument(limit).is_some_and(is_limit))
+            && condition.argument_behind(counter).is_some_and(is_counter)
+            && (constant_behind(&condition, limit).is_some()
+                || condition.argument_behind(limit).is_some_and(is_limit))
     })
 }
 
@@ -46,95 +44,43 @@ fn only_element(value: &Value) -> Option<&Size> {
     }
 }
 
-/// A function of a loop.
-struct Body<'a> {
-    function: &'a FunctionDef,
-    nodes: HashMap<&'a str, &'a NodeDef>,
+/// The nodes of the conditions that all must hold for the first result of a function to be true.
+fn joined_conditions<'a>(function: &Scope<'a>) -> Vec<&'a NodeDef> {
+    let mut waiting: Vec<&str> = function.result(0).into_iter().collect();
+    let mut found = Vec::new();
+    for _ in 0..MOST_CONDITIONS {
+        let Some(name) = waiting.pop() else { break };
+        let Some(&node) = function.nodes.get(name) else { continue };
+        match &*node.op {
+            "LogicalAnd" => {
+                waiting.extend(node.input.iter().filter_map(|input| function.origin(input)));
+            }
+            _ => found.push(node),
+        }
+    }
+    found
 }
 
-impl<'a> Body<'a> {
-    fn new(function: &'a FunctionDef) -> Self {
-        let nodes = function.node_def.iter().map(|node| (node.name.as_str(), node)).collect();
-        Body { function, nodes }
-    }
-
-    fn node(&self, name: &str) -> Option<&'a NodeDef> {
-        self.nodes.get(name).copied()
-    }
-
-    /// The number of the argument `name`.
-    fn argument(&self, name: &str) -> Option<usize> {
-        let arguments = &self.function.signature.as_ref()?.input_arg;
-        arguments.iter().position(|argument| argument.name == name)
-    }
-
-    /// The tensor that result `index` is.
-    fn result(&self, index: usize) -> Option<&'a str> {
-        let output = self.function.signature.as_ref()?.output_arg.get(index)?;
-        self.function.ret.get(&output.name).map(|name| self.origin(name))
-    }
-
-    /// The argument or the node that the tensor `name` comes from, if operations only pass it on.
-    fn origin(&self, name: &'a str) -> &'a str {
-        let mut name = root(name);
-        for _ in 0..MOST_HOPS {
-            let passed_on = self.node(name).filter(|node| node.op == "Identity");
-            match passed_on.and_then(|node| node.input.first()) {
-                Some(input) => name = root(input),
-                None => break,
-            }
-        }
-        name
-    }
-
-    /// The nodes of the conditions that all must hold for the first result to be true.
-    fn joined(&self) -> Vec<&'a str> {
-        let mut joined: Vec<&str> = self.result(0).into_iter().collect();
-        let mut next = 0;
-        while let Some(node) = joined.get(next).and_then(|name| self.node(name)) {
-            match node.op == "LogicalAnd" && joined.len() < MOST_HOPS {
-                true => {
-                    joined.swap_remove(next);
-                    joined.extend(node.input.iter().map(|input| self.origin(input)));
-                }
-                false => next += 1,
-            }
-        }
-        joined
-    }
-
-    /// Whether result `index` is always the argument of that number.
-    fn returns_argument(&self, index: usize) -> bool {
-        self.result(index).and_then(|name| self.argument(name)) == Some(index)
-    }
-
-    /// Whether result `index` is always the argument of that number and 1. Such a counter does not overflow before it
-    /// reaches a limit of its type.
-    fn adds_one(&self, index: usize) -> bool {
-        let sum = self.result(index).and_then(|name| self.node(name));
-        let Some(sum) = sum.filter(|node| matches!(&*node.op, "AddV2" | "Add")) else {
-            return false;
-        };
-        let [a, b] = &*sum.input else { return false };
-        let (a, b) = (self.origin(a), self.origin(b));
-        let is_sum =
-            |counter, step| self.argument(counter) == Some(index) && self.constant(step) == Some(1);
-        is_sum(a, b) || is_sum(b, a)
-    }
-
-    /// The integer that the node `name` is, if it is a constant.
-    fn constant(&self, name: &str) -> Option<i64> {
-        let node = self.node(name).filter(|node| node.op == "Const")?;
-        let Attribute::Tensor(tensor) = node.attr.get("value")?.value.as_ref()? else {
-            return None;
-        };
-        only_element(&constant(tensor, &Symbols::default()))?.as_number()
-    }
+/// Whether result `index` of a function is always the argument of that number and 1. Such a counter does not overflow
+/// before it reaches a limit of its type.
+fn adds_one(body: &Scope, index: usize) -> bool {
+    let sum = body.result(index).and_then(|name| body.nodes.get(name));
+    let Some(sum) = sum.filter(|node| matches!(&*node.op, "AddV2" | "Add")) else {
+        return false;
+    };
+    let [a, b] = &*sum.input else { return false };
+    let is_counter = |name: &str| body.argument_behind(name) == Some(index);
+    let is_one = |name: &str| constant_behind(body, name) == Some(1);
+    (is_counter(a) && is_one(b)) || (is_counter(b) && is_one(a))
 }
 
-/// The node or argument of an input (`node`, `node:1`, `node:output:1`).
-fn root(input: &str) -> &str {
-    input.split_once(':').map_or(input, |(name, _)| name)
+/// The integer that the tensor `name` is, if it is a constant.
+fn constant_behind(function: &Scope, name: &str) -> Option<i64> {
+    let node = function.nodes.get(function.origin(name)?).filter(|node| node.op == "Const")?;
+    let Attribute::Tensor(tensor) = node.attr.get("value")?.value.as_ref()? else {
+        return None;
+    };
+    only_element(&constant(tensor, &Symbols::default()))?.as_number()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Names within a graph or the body of a function, and what is known of the handles of variables there.
+//! Names within a graph or the body of a function: where tensors come from, and what is known of the handles of
+//! variables there.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,10 @@ impl<'a> Scope<'a> {
     }
 
     /// Where the tensor `name` comes from, if operations only pass it on: an argument or a node.
-    fn origin<'n>(&'n self, name: &'n str) -> Option<&'n str> {
+    pub(super) fn origin<'n>(&self, name: &'n str) -> Option<&'n str>
+    where
+        'a: 'n,
+    {
         let mut name = root(name);
         for _ in 0..MOST_HOPS {
             match self.nodes.get(name) {
@@ -57,17 +61,27 @@ impl<'a> Scope<'a> {
         None
     }
 
+    /// The number of the argument `name` of the function.
+    fn argument(&self, name: &str) -> Option<usize> {
+        let arguments = &self.function?.signature.as_ref()?.input_arg;
+        arguments.iter().position(|argument| argument.name == name)
+    }
+
+    /// The number of the argument of the function that the tensor `name` comes from.
+    pub(super) fn argument_behind(&self, name: &str) -> Option<usize> {
+        self.argument(self.origin(name)?)
+    }
+
+    /// Where result number `index` of the function comes from.
+    pub(super) fn result(&self, index: usize) -> Option<&'a str> {
+        let function = self.function?;
+        let output = function.signature.as_ref()?.output_arg.get(index)?;
+        self.origin(function.ret.get(&output.name)?)
+    }
+
     /// Whether the result number `index` of the function is always its argument of that number.
     pub(super) fn returns_argument(&self, index: usize) -> bool {
-        let Some(function) = self.function else {
-            return false;
-        };
-        let result = || {
-            let output = function.signature.as_ref()?.output_arg.get(index)?;
-            let argument = function.signature.as_ref()?.input_arg.get(index)?;
-            Some(self.origin(function.ret.get(&output.name)?)? == argument.name)
-        };
-        result().unwrap_or(false)
+        self.result(index).and_then(|name| self.argument(name)) == Some(index)
     }
 
     /// The tensor that output 0 of the new node `name` is, as inputs write it.
