@@ -30,6 +30,11 @@ impl<'a> Scope<'a> {
         Scope { nodes: by_name(nodes), handles, function: None }
     }
 
+    /// Nodes of a graph, by their names.
+    pub(super) fn of_nodes(nodes: HashMap<&'a str, &'a NodeDef>) -> Self {
+        Scope { nodes, handles: HashMap::new(), function: None }
+    }
+
     /// The body of `function`, with what is known of its arguments.
     pub(super) fn of_function(
         function: &'a FunctionDef,
@@ -59,6 +64,11 @@ impl<'a> Scope<'a> {
             }
         }
         None
+    }
+
+    /// The node that the tensor `name` comes from, if operations only pass it on.
+    pub(super) fn node_behind(&self, name: &str) -> Option<&'a NodeDef> {
+        self.nodes.get(self.origin(name)?).copied()
     }
 
     /// The number of the argument `name` of the function.
@@ -110,7 +120,7 @@ pub(super) fn argument_names(function: &FunctionDef) -> Vec<&str> {
 }
 
 /// The node or argument of an input (`node`, `node:1`, `node:output:1`).
-fn root(input: &str) -> &str {
+pub(super) fn root(input: &str) -> &str {
     input.split_once(':').map_or(input, |(name, _)| name)
 }
 

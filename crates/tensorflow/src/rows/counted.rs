@@ -3,12 +3,14 @@
 //! `map_fn`, recurrent layers and `for` over the elements of a tensor become a `While` whose condition compares a
 //! counter, which starts at a constant and to which each iteration adds 1, with a number that no iteration changes.
 
+use std::collections::{HashMap, HashSet};
+
 use tensorserve_proto::tensorflow::attr_value::Value as Attribute;
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
 use tensorserve_rows::{Size, Symbols, Value};
 
 use super::call::constant;
-use crate::scope::Scope;
+use crate::scope::{Scope, root};
 
 /// The most conditions that are looked at, those that join others among them.
 const MOST_CONDITIONS: usize = 64;
@@ -21,19 +23,122 @@ pub(super) fn is_counted(condition: &FunctionDef, body: &FunctionDef, initial: &
         let starts_at = initial.get(index).and_then(only_element).and_then(Size::as_number);
         starts_at.is_some() && adds_one(&body, index)
     };
-    let is_limit = |index: usize| {
-        let limit = initial.get(index).and_then(only_element);
-        let is_size = limit.is_some_and(|limit| limit.is_fixed() || limit.is_rows());
-        is_size && body.returns_argument(index)
-    };
+    let is_limit =
+        |index: usize| initial.get(index).is_some_and(is_size) && body.returns_argument(index);
     // The loop ends as soon as one of the conditions that it joins does not hold.
-    joined_conditions(&condition).into_iter().any(|node| {
+    joined_conditions(&condition, condition.result(0)).into_iter().any(|node| {
         let [counter, limit] = &*node.input else { return false };
         node.op == "Less"
             && condition.argument_behind(counter).is_some_and(is_counter)
             && (constant_behind(&condition, limit).is_some()
                 || condition.argument_behind(limit).is_some_and(is_limit))
     })
+}
+
+/// The loops of TensorFlow 1 in a graph: each `NextIteration`, and whether its loop is counted, as [`is_counted`] says of
+/// a `While`. `value_of` is what is known of a tensor.
+pub(super) fn counted_iterations<'a>(
+    scope: &Scope<'a>,
+    value_of: impl Fn(&str) -> Value,
+) -> Vec<(&'a NodeDef, bool)> {
+    let frames = Frames::of(scope);
+    let counted = |node: &&'a NodeDef| {
+        let end = frames.merges.get(&*node.name).and_then(|merge| frames.ends.get(merge));
+        let counts = |end: &&str| frames.is_counted(end, &value_of) && frames.is_ended(node, end);
+        (*node, end.is_some_and(counts))
+    };
+    let all = scope.nodes.values().copied();
+    let iterations: Vec<&NodeDef> = all.filter(|node| node.op == "NextIteration").collect();
+    iterations.iter().map(counted).collect()
+}
+
+/// How the nodes of the loops of TensorFlow 1 belong together.
+struct Frames<'s, 'a> {
+    scope: &'s Scope<'a>,
+    /// The `Merge` that a `NextIteration` leads to.
+    merges: HashMap<&'a str, &'a str>,
+    /// The `LoopCond` that ends the loop of a `Merge`.
+    ends: HashMap<&'a str, &'a str>,
+}
+
+impl<'s, 'a> Frames<'s, 'a> {
+    fn of(scope: &'s Scope<'a>) -> Self {
+        let (mut merges, mut ends) = (HashMap::new(), HashMap::new());
+        for node in scope.nodes.values() {
+            match &*node.op {
+                "Merge" => {
+                    merges.extend(node.input.iter().map(|input| (root(input), node.name.as_str())))
+                }
+                "Switch" => {
+                    let [value, condition] = &*node.input else { continue };
+                    let merge = scope.nodes.get(root(value)).filter(|node| node.op == "Merge");
+                    let end = scope.nodes.get(root(condition)).filter(|it| it.op == "LoopCond");
+                    ends.extend(merge.zip(end).map(|(merge, end)| (&*merge.name, &*end.name)));
+                }
+                _ => {}
+            }
+        }
+        Frames { scope, merges, ends }
+    }
+
+    /// Whether the loop that the `LoopCond` `end` ends is counted.
+    fn is_counted(&self, end: &str, value_of: impl Fn(&str) -> Value) -> bool {
+        let condition = self.scope.nodes.get(end).and_then(|node| node.input.first());
+        let conditions = joined_conditions(self.scope, condition.map(String::as_str));
+        conditions.into_iter().any(|node| {
+            let [counter, limit] = &*node.input else { return false };
+            node.op == "Less"
+                && self.is_counter(counter, end)
+                && (constant_behind(self.scope, limit).is_some()
+                    || self.constant_input(limit).is_some_and(|name| is_size(&value_of(name))))
+        })
+    }
+
+    /// Whether a next iteration needs a value that the `LoopCond` `end` lets pass.
+    fn is_ended(&self, iteration: &'a NodeDef, end: &str) -> bool {
+        let mut waiting = vec![iteration];
+        let mut seen = HashSet::new();
+        while let Some(node) = waiting.pop() {
+            if node.op == "Switch" && node.input.get(1).is_some_and(|it| root(it) == end) {
+                return true;
+            }
+            let before = node.input.iter().map(|input| input.trim_start_matches('^'));
+            let before = before.filter_map(|input| self.scope.nodes.get(root(input)).copied());
+            waiting.extend(before.filter(|node| node.op != "Merge" && seen.insert(&*node.name)));
+        }
+        false
+    }
+
+    /// Whether the tensor `name` is a counter of the loop that `end` ends: a constant at first, and 1 more each time.
+    fn is_counter(&self, name: &str, end: &str) -> bool {
+        let merge = self.scope.node_behind(name).filter(|node| node.op == "Merge");
+        let Some((merge, [a, b])) = merge.map(|node| (node, &*node.input)) else { return false };
+        let is_counter = |name: &str| {
+            let switch = self.scope.node_behind(name).filter(|node| node.op == "Switch");
+            let value = switch.and_then(|node| node.input.first());
+            value.is_some_and(|value| root(value) == merge.name)
+        };
+        let input_of = |name: &str, op: &str| {
+            let node = self.scope.nodes.get(root(name)).filter(|node| node.op == op);
+            node.and_then(|node| node.input.first())
+        };
+        let (first, next) = (input_of(a, "Enter"), input_of(b, "NextIteration"));
+        self.ends.get(&*merge.name) == Some(&end)
+            && first.is_some_and(|first| constant_behind(self.scope, first).is_some())
+            && next.is_some_and(|next| is_one_more(self.scope, next, is_counter))
+    }
+
+    /// The tensor that is the same in each iteration as the tensor `name`.
+    fn constant_input(&self, name: &str) -> Option<&'a str> {
+        let node = self.scope.node_behind(name).filter(|node| node.op == "Enter")?;
+        let is_constant = node.attr.get("is_constant")?.value == Some(Attribute::B(true));
+        is_constant.then(|| node.input.first().map(String::as_str))?
+    }
+}
+
+/// Whether a tensor is a number that depends on the sizes of inputs alone.
+fn is_size(value: &Value) -> bool {
+    only_element(value).is_some_and(|size| size.is_fixed() || size.is_rows())
 }
 
 /// The only element of a tensor, if it is known.
@@ -44,39 +149,38 @@ fn only_element(value: &Value) -> Option<&Size> {
     }
 }
 
-/// The nodes of the conditions that all must hold for the first result of a function to be true.
-fn joined_conditions<'a>(function: &Scope<'a>) -> Vec<&'a NodeDef> {
-    let mut waiting: Vec<&str> = function.result(0).into_iter().collect();
+/// The nodes of the conditions that all must hold for the tensor `name` to be true.
+fn joined_conditions<'a>(scope: &Scope<'a>, name: Option<&'a str>) -> Vec<&'a NodeDef> {
+    let mut waiting: Vec<&str> = name.into_iter().collect();
     let mut found = Vec::new();
     for _ in 0..MOST_CONDITIONS {
         let Some(name) = waiting.pop() else { break };
-        let Some(&node) = function.nodes.get(name) else { continue };
+        let Some(node) = scope.node_behind(name) else { continue };
         match &*node.op {
-            "LogicalAnd" => {
-                waiting.extend(node.input.iter().filter_map(|input| function.origin(input)));
-            }
+            "LogicalAnd" => waiting.extend(node.input.iter().map(String::as_str)),
             _ => found.push(node),
         }
     }
     found
 }
 
-/// Whether result `index` of a function is always the argument of that number and 1. Such a counter does not overflow
-/// before it reaches a limit of its type.
+/// Whether result `index` of a function is always the argument of that number and 1.
 fn adds_one(body: &Scope, index: usize) -> bool {
-    let sum = body.result(index).and_then(|name| body.nodes.get(name));
-    let Some(sum) = sum.filter(|node| matches!(&*node.op, "AddV2" | "Add")) else {
-        return false;
-    };
-    let [a, b] = &*sum.input else { return false };
     let is_counter = |name: &str| body.argument_behind(name) == Some(index);
-    let is_one = |name: &str| constant_behind(body, name) == Some(1);
+    body.result(index).is_some_and(|sum| is_one_more(body, sum, is_counter))
+}
+
+/// Whether the tensor `sum` is a counter and 1. Such a counter does not overflow before it reaches a limit of its type.
+fn is_one_more(scope: &Scope, sum: &str, is_counter: impl Fn(&str) -> bool) -> bool {
+    let sum = scope.node_behind(sum).filter(|node| matches!(&*node.op, "AddV2" | "Add"));
+    let Some([a, b]) = sum.map(|node| &*node.input) else { return false };
+    let is_one = |name: &str| constant_behind(scope, name) == Some(1);
     (is_counter(a) && is_one(b)) || (is_counter(b) && is_one(a))
 }
 
 /// The integer that the tensor `name` is, if it is a constant.
-fn constant_behind(function: &Scope, name: &str) -> Option<i64> {
-    let node = function.nodes.get(function.origin(name)?).filter(|node| node.op == "Const")?;
+fn constant_behind(scope: &Scope, name: &str) -> Option<i64> {
+    let node = scope.node_behind(name).filter(|node| node.op == "Const")?;
     let Attribute::Tensor(tensor) = node.attr.get("value")?.value.as_ref()? else {
         return None;
     };
@@ -164,6 +268,65 @@ mod tests {
         assert!(is_counted(&less(&["i", "n"]), &one_more(), &over_rows()));
         assert!(is_counted(&less(&["i", "n"]), &one_more(), &over_length));
         assert!(is_counted(&less(&["i", "five:output:0"]), &one_more(), &over_rows()));
+    }
+
+    /// A loop of TensorFlow 1 over `i`, whose condition is `condition` and whose next counter is `next`.
+    fn frame(limit: NodeDef, condition: NodeDef, next: NodeDef) -> Vec<NodeDef> {
+        let is_constant = AttrValue { value: Some(Attribute::B(true)) };
+        let attr = [("is_constant".to_owned(), is_constant)].into();
+        vec![
+            number("zero", 3, 0),
+            number("one", 3, 1),
+            limit,
+            node("first", "Enter", &["zero"]),
+            NodeDef { attr, ..node("n", "Enter", &["limit"]) },
+            node("i", "Merge", &["first", "iteration"]),
+            condition,
+            node("end", "LoopCond", &["c"]),
+            node("switch", "Switch", &["i", "end"]),
+            node("body", "Identity", &["switch:1"]),
+            next,
+            node("iteration", "NextIteration", &["next"]),
+        ]
+    }
+
+    fn is_counted_frame(nodes: &[NodeDef], limit: &Value) -> bool {
+        let scope = Scope::of_nodes(nodes.iter().map(|node| (&*node.name, node)).collect());
+        let found = counted_iterations(&scope, |name| {
+            assert_eq!(name, "limit");
+            limit.clone()
+        });
+        let [(node, is_counted)] = *found else { panic!("{} loops", found.len()) };
+        assert_eq!(node.op, "NextIteration");
+        is_counted
+    }
+
+    #[test]
+    fn loops_of_tensorflow_1_that_go_up_to_a_size_are_counted() {
+        let limit = || node("limit", "StridedSlice", &[]);
+        let less = |inputs: &[&str]| node("c", "Less", inputs);
+        let sum = |inputs: &[&str]| node("next", "Add", inputs);
+        let (rows, value) = (Value::scalar(Size::rows()), over_rows().remove(2));
+        let counted = frame(limit(), less(&["i", "n"]), sum(&["body", "one"]));
+        assert!(is_counted_frame(&counted, &rows));
+        assert!(!is_counted_frame(&counted, &value), "the limit is a value of an input");
+        let constant = frame(number("limit", 3, 7), less(&["i", "limit"]), sum(&["one", "body"]));
+        assert!(is_counted_frame(&constant, &value));
+        for (condition, next) in [
+            (less(&["n", "i"]), sum(&["body", "one"])),
+            (less(&["i", "switch"]), sum(&["body", "one"])),
+            (node("c", "LessEqual", &["i", "n"]), sum(&["body", "one"])),
+            (less(&["i", "n"]), sum(&["body", "body"])),
+            (less(&["i", "n"]), sum(&["zero", "one"])),
+            (less(&["i", "n"]), sum(&["i", "one"])),
+            (less(&["i", "n"]), node("next", "Sub", &["body", "one"])),
+        ] {
+            let other = frame(limit(), condition, next);
+            assert!(!is_counted_frame(&other, &rows), "{other:?}");
+        }
+        let without_end: Vec<NodeDef> =
+            counted.iter().filter(|node| node.op != "LoopCond").cloned().collect();
+        assert!(!is_counted_frame(&without_end, &rows));
     }
 
     #[test]

@@ -7,8 +7,10 @@ use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
 use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown, verdict};
 
 use super::call::{GraphInterpreter, TensorFlowCall};
+use super::counted::counted_iterations;
 use super::table;
 use crate::graph::OpRegistry;
+use crate::scope::Scope;
 
 /// The most operations that are looked at, counted again in each call of a function and iteration.
 const MAX_STEPS: usize = 400_000;
@@ -53,11 +55,29 @@ impl<'a> TensorFlowAnalysis<'a> {
                 }
             }
             if !self.iterate(scope, &order, &mut values) {
+                self.note_iterations(scope, &order, &values);
                 return wanted.iter().map(|name| self.tensor(scope, &values, name)).collect();
             }
         }
         let lost = Stop::Unknown("ends a loop whose state is not known".to_owned());
         vec![lost.value_at("", "NextIteration"); wanted.len()]
+    }
+
+    /// Notes which loops of TensorFlow 1 are counted.
+    fn note_iterations(
+        &self,
+        scope: &TensorFlowScope<'a>,
+        order: &[&'a NodeDef],
+        values: &GraphValues<'a>,
+    ) {
+        if !order.iter().any(|node| node.op == "NextIteration") {
+            return;
+        }
+        let nodes = order.iter().map(|node| (node.name.as_str(), *node)).collect();
+        let value_of = |name: &str| self.tensor(scope, values, name);
+        for (node, is_counted) in counted_iterations(&Scope::of_nodes(nodes), value_of) {
+            self.note_loop(node, is_counted);
+        }
     }
 
     /// Carries the values of loops of TensorFlow 1 to their next iteration. Whether one has changed.
