@@ -321,11 +321,11 @@ impl<S: Splits> Forest<S> {
         mut take: impl FnMut(usize, usize, &[S::Leaf]),
     ) {
         let steps = match self.has_special {
-            true => Steps::OfAnySplit,
+            true => WalkSteps::OfAnySplit,
             false if rows.clone().any(|row| row.may_miss_values(self.features)) => {
-                Steps::ByThreshold
+                WalkSteps::ByThreshold
             }
-            false => Steps::ByThresholdOfAll,
+            false => WalkSteps::ByThresholdOfAll,
         };
         // Trees in the outer loop, so that they stay in the cache for all rows.
         if rows.len() >= PARALLEL_WALKS {
@@ -345,7 +345,7 @@ impl<S: Splits> Forest<S> {
     fn rows_through<R: Row<S::Value>>(
         &self,
         tree: &TreeRoot,
-        steps: Steps,
+        steps: WalkSteps,
         mut rows: impl Iterator<Item = R>,
         mut take: impl FnMut(usize, usize, &[S::Leaf]),
     ) {
@@ -370,7 +370,7 @@ impl<S: Splits> Forest<S> {
     fn row_through<R: Row<S::Value>>(
         &self,
         trees: &[TreeRoot],
-        steps: Steps,
+        steps: WalkSteps,
         number: usize,
         row: R,
         mut take: impl FnMut(usize, usize, &[S::Leaf]),
@@ -387,19 +387,19 @@ impl<S: Splits> Forest<S> {
     #[inline]
     fn leaves<R: Row<S::Value>>(
         &self,
-        steps: Steps,
+        steps: WalkSteps,
         depth: u32,
         roots: impl ExactSizeIterator<Item = u32>,
         row_of: impl Fn(usize) -> R,
     ) -> [usize; PARALLEL_WALKS] {
         match steps {
-            Steps::OfAnySplit => {
+            WalkSteps::OfAnySplit => {
                 leaves_of(depth, roots, |walk, node| self.child_of(node, row_of(walk)))
             }
-            Steps::ByThreshold => leaves_of(depth, roots, |walk, node| {
+            WalkSteps::ByThreshold => leaves_of(depth, roots, |walk, node| {
                 self.child_by_threshold::<true>(node, row_of(walk))
             }),
-            Steps::ByThresholdOfAll => leaves_of(depth, roots, |walk, node| {
+            WalkSteps::ByThresholdOfAll => leaves_of(depth, roots, |walk, node| {
                 self.child_by_threshold::<false>(node, row_of(walk))
             }),
         }
@@ -452,7 +452,7 @@ impl<S: Splits> Forest<S> {
 
 /// What steps of walks have to do.
 #[derive(Clone, Copy)]
-enum Steps {
+enum WalkSteps {
     /// Take any split.
     OfAnySplit,
     /// Compare with thresholds; values may be missing.

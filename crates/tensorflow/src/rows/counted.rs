@@ -1,7 +1,8 @@
 //! Loops that count: the sizes of the inputs bound how often they run.
 //!
-//! `map_fn`, recurrent layers and `for` over the elements of a tensor become a `While` whose condition compares a
-//! counter, which starts at a constant and to which each iteration adds 1, with a number that no iteration changes.
+//! `map_fn`, recurrent layers and `for` over the elements of a tensor become a loop whose condition compares a counter,
+//! which starts at a constant and to which each iteration adds 1, with a number that no iteration changes. The loop is a
+//! `While` with two functions, or in TensorFlow 1 a cycle of `Merge`, `Switch` and `NextIteration`, which a `LoopCond` ends.
 
 use std::collections::{HashMap, HashSet};
 
@@ -207,7 +208,6 @@ mod tests {
             }),
             ret: names.into_iter().zip(results.iter().map(|&name| name.to_owned())).collect(),
             node_def: nodes,
-            ..FunctionDef::default()
         }
     }
 
