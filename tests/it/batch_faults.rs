@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use serde_json::json;
 use tensorserve::config::Settings;
 use tensorserve::config::units::CommaSeparated;
 use tensorserve_tensor::error::Code;
@@ -10,6 +11,8 @@ use tensorserve_tensor::error::Code;
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Model, Rows};
 use crate::support::place::{Pending, Place, values};
+use crate::support::project;
+use crate::support::server::{TestServer, settings};
 
 /// One batch thread and no inline runs.
 fn pooled(settings: &mut Settings, batching: &str) {
@@ -216,5 +219,35 @@ async fn what_changes_state_is_joined_only_when_asked_to() {
         let answers = run_together(&place, &[&[1.0, 2.0], &[3.0, 4.0]]).await;
         assert!(answers.iter().all(Result::is_ok));
         assert_eq!(place.fake.rows(), want, "{batching}");
+    }
+}
+
+/// Requests that arrive on one thread form batches, which one of them leads: also if its client leaves then.
+#[test]
+fn clients_that_leave_under_load_stop_no_other() {
+    const CLIENTS: usize = 32;
+    let mut settings = settings();
+    settings.paths.push(project("models/wide_mlp"));
+    let server = TestServer::start(settings);
+    server.wait_until_started();
+    let body = json!({ "instances": [vec![0.5; 784]] }).to_string();
+    let length = body.len();
+    let request = format!(
+        "POST /v1/models/wide_mlp:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    let connected = || -> Vec<Client> {
+        let mut clients: Vec<Client> =
+            (0..CLIENTS).map(|_| Client::connect(server.address).expect("connects")).collect();
+        clients.iter_mut().for_each(|client| client.send(request.as_bytes()).expect("sent"));
+        clients
+    };
+    for round in 0..60 {
+        let mut clients = connected();
+        // As soon as one has its response, the others leave.
+        let client = clients.get_mut(round % CLIENTS).expect("a client");
+        assert_eq!(client.answer("POST").expect("an answer").status, 200);
+    }
+    for mut client in connected() {
+        assert_eq!(client.answer("POST").expect("an answer").status, 200);
     }
 }
