@@ -10,7 +10,6 @@ mod sets;
 mod tests;
 mod walk;
 
-use std::collections::VecDeque;
 use std::slice;
 
 use tensorserve_tensor::error::{Error, Result};
@@ -216,11 +215,13 @@ impl<S: Splits> Forest<S> {
     ) -> Result<()> {
         let first = self.nodes.len();
         self.nodes.push(Self::EMPTY);
-        let mut open = VecDeque::from([(root, first, 0)]);
+        // Depth first, so that a walk often finds its next node beside the last one: in the order of levels, deep trees
+        // took up to twice the time.
+        let mut open = vec![(root, first, 0)];
         let (mut visited, mut depth) = (0, 0);
-        while let Some((from, place, level)) = open.pop_front() {
+        while let Some((from, place, level)) = open.pop() {
             let stored = read(from, level, &mut self.splits)?;
-            depth = level;
+            depth = depth.max(level);
             visited += 1;
             if visited > shape.most_nodes {
                 return Err(Error::damaged("the nodes form a cycle"));
@@ -230,7 +231,7 @@ impl<S: Splits> Forest<S> {
                 StoredNode::Split { feature, at, missing_right, children: [left, right] } => {
                     let next = self.nodes.len();
                     self.nodes.extend([Self::EMPTY; 2]);
-                    open.extend([(left, next, level + 1), (right, next + 1, level + 1)]);
+                    open.extend([(right, next + 1, level + 1), (left, next, level + 1)]);
                     let feature = checked_feature(feature, shape.features)?;
                     self.split(feature, at, missing_right, next)?
                 }
