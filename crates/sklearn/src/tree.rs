@@ -5,8 +5,8 @@ use super::model::FeatureRows;
 use std::marker::PhantomData;
 use tensorserve_pickle::{NumpyArray, dtype_kind};
 use tensorserve_tabular::trees::{
-    BitSets, Forest, Leaf, LeafIndex, SplitAt, Splits, StoredNode, Threshold, TreeShape,
-    word_and_bit,
+    BitSets, Forest, Leaf, LeafInNode, LeafIndex, RowValue, SplitAt, Splits, StoredNode, Threshold,
+    TreeShape, word_and_bit,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -68,38 +68,24 @@ impl<T> Default for SklearnSplits<T> {
     }
 }
 
-impl Splits for SklearnSplits<f32> {
-    type Value = f32;
-    type Threshold = f32;
+impl<T: FeaturePrecision> Splits for SklearnSplits<T> {
+    type Value = T;
+    type Threshold = T;
     type Leaf = f64;
-    type InNode = LeafIndex;
+    type InNode = T::InNode;
 
-    fn is_right_special(&self, index: usize, value: f32, missing_right: bool) -> bool {
-        self.is_right_by_category(index, value.into(), missing_right)
-    }
-}
-
-impl Splits for SklearnSplits<f64> {
-    type Value = f64;
-    type Threshold = f64;
-    type Leaf = f64;
-    type InNode = f64;
-
-    fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
-        self.is_right_by_category(index, value, missing_right)
-    }
-}
-
-impl<T> SklearnSplits<T> {
-    fn is_right_by_category(&self, index: usize, value: f64, missing_right: bool) -> bool {
-        let is_in = |set| category_of(value).is_some_and(|x| self.categories.contains(set, x));
+    fn is_right_special(&self, index: usize, value: T, missing_right: bool) -> bool {
+        let category = category_of(value.into());
+        let is_in = |set| category.is_some_and(|x| self.categories.contains(set, x));
         match () {
             () if is_in(2 * index) => false,
             () if is_in(2 * index + 1) => true,
             () => missing_right,
         }
     }
+}
 
+impl<T> SklearnSplits<T> {
     /// Adds a split, and returns its index.
     fn add(&mut self, split: CategorySplit) -> usize {
         let left = self.categories.extend(split.left.0);
@@ -110,13 +96,18 @@ impl<T> SklearnSplits<T> {
     }
 }
 
-/// A threshold of a precision that features have.
-trait ThresholdOfFile: Threshold {
+/// The precision in which features are compared with thresholds.
+trait FeaturePrecision: Threshold + RowValue + Into<f64> {
+    /// What a node has of a leaf, whose values are of double precision.
+    type InNode: LeafInNode<f64>;
+
     /// The threshold that a file has. Values of this precision are above it exactly if they are above that of the file.
     fn of_file(threshold: f64) -> Self;
 }
 
-impl ThresholdOfFile for f32 {
+impl FeaturePrecision for f32 {
+    type InNode = LeafIndex;
+
     #[allow(clippy::cast_possible_truncation)] // Rounded down.
     fn of_file(threshold: f64) -> Self {
         let nearest = threshold as f32;
@@ -124,7 +115,9 @@ impl ThresholdOfFile for f32 {
     }
 }
 
-impl ThresholdOfFile for f64 {
+impl FeaturePrecision for f64 {
+    type InNode = f64;
+
     fn of_file(threshold: f64) -> Self {
         threshold
     }
@@ -228,16 +221,13 @@ impl SklearnTrees {
 }
 
 /// Adds the tree whose nodes a file has as `stored`, as [`SklearnTrees::add`] describes.
-fn add_tree<T: ThresholdOfFile>(
+fn add_tree<T: FeaturePrecision>(
     forest: &mut Forest<SklearnSplits<T>>,
     shape: TreeShape,
     stored: &[SklearnNode],
     columns: Option<&[usize]>,
     mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
-) -> Result<()>
-where
-    SklearnSplits<T>: Splits<Threshold = T, Leaf = f64>,
-{
+) -> Result<()> {
     let TreeShape { features, width, .. } = shape;
     forest.add_tree(shape, 0, |number, depth, splits| {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
