@@ -30,15 +30,12 @@ impl<'a> Graph<'a> {
         ops.any(|op| matches!(op, "Variable" | "VariableV2" | "VarHandleOp"))
     }
 
-    /// The operations that compute the tensors `outputs`: those of all nodes that they depend on,
-    /// and of the bodies of all functions that these call, if they are `wanted`.
-    pub(super) fn operations_of<'b>(
+    /// The operations of `nodes`.
+    pub(super) fn operations(
         &self,
-        outputs: impl Iterator<Item = &'b str>,
-        wanted: impl Fn(&NodeDef) -> bool,
+        nodes: impl IntoIterator<Item = PlacedNode<'a>>,
     ) -> HashSet<&'a str> {
-        let nodes = self.nodes_of(outputs).into_iter().map(|placed| placed.node);
-        let ops = nodes.filter(|node| wanted(node)).map(|node| node.op.as_str());
+        let ops = nodes.into_iter().map(|placed| placed.node.op.as_str());
         // In TensorFlow 1 the name of a function serves as an operation that calls it.
         ops.filter(|op| !self.functions.contains_key(op)).collect()
     }
@@ -441,7 +438,7 @@ pub(crate) mod tests {
             library: None,
         };
         let graph = Graph::new(&graph);
-        let behind = |name| graph.operations_of([name].into_iter(), |_| true);
+        let behind = |name| graph.operations(graph.nodes_of([name].into_iter()));
         assert_eq!(behind("read:0"), HashSet::from(["Placeholder", "Identity"]));
         assert!(behind("both:0").contains("AssignAdd"));
     }
@@ -457,7 +454,8 @@ pub(crate) mod tests {
                 ],
             }),
         };
-        let behind = Graph::new(&graph).operations_of(["y:0"].into_iter(), |_| true);
+        let graph = Graph::new(&graph);
+        let behind = graph.operations(graph.nodes_of(["y:0"].into_iter()));
         assert_eq!(behind, HashSet::from(["StatefulPartitionedCall", "DecodeBase64"]));
     }
 
@@ -498,7 +496,8 @@ pub(crate) mod tests {
             node: vec![node("a", "Merge", &["b"]), node("b", "NextIteration", &["a"])],
             library: None,
         };
-        assert_eq!(Graph::new(&graph).operations_of(["a"].into_iter(), |_| true).len(), 2);
+        let graph = Graph::new(&graph);
+        assert_eq!(graph.operations(graph.nodes_of(["a"].into_iter())).len(), 2);
     }
 
     #[test]

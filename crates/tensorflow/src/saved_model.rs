@@ -244,8 +244,10 @@ fn analyze(
     registry: Option<&OpRegistry>,
 ) {
     let outputs = || signature.outputs.iter().map(|spec| spec.tensor_name.as_str());
-    let operations = graph.operations_of(outputs(), |_| true);
-    let uncounted = graph.operations_of(outputs(), |node| !findings.is_counted_loop(node));
+    let mut nodes = graph.nodes_of(outputs());
+    let operations = graph.operations(nodes.iter().copied());
+    nodes.retain(|placed| !findings.is_counted_loop(placed.node));
+    let uncounted = graph.operations(nodes);
     let is_recursive = graph.is_recursive(outputs());
     signature.read_only = registry.is_some_and(|ops| ops.contains_only_stateless(&operations));
     signature.repeatable = signature.read_only && are_repeatable(&operations);

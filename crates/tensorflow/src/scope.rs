@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use tensorserve_proto::tensorflow::attr_value::Value;
+use tensorserve_proto::tensorflow::op_def::ArgDef;
 use tensorserve_proto::tensorflow::{FunctionDef, NodeDef};
 
 /// A variable whose value is known, by its number.
@@ -73,8 +74,7 @@ impl<'a> Scope<'a> {
 
     /// The number of the argument `name` of the function.
     fn argument(&self, name: &str) -> Option<usize> {
-        let arguments = &self.function?.signature.as_ref()?.input_arg;
-        arguments.iter().position(|argument| argument.name == name)
+        argument_names(self.function?).into_iter().position(|argument| argument == name)
     }
 
     /// The number of the argument of the function that the tensor `name` comes from.
@@ -85,8 +85,8 @@ impl<'a> Scope<'a> {
     /// Where result number `index` of the function comes from.
     pub(super) fn result(&self, index: usize) -> Option<&'a str> {
         let function = self.function?;
-        let output = function.signature.as_ref()?.output_arg.get(index)?;
-        self.origin(function.ret.get(&output.name)?)
+        let outputs = single_names(&function.signature.as_ref()?.output_arg);
+        self.origin(function.ret.get(*outputs.get(index)?)?)
     }
 
     /// Whether the result number `index` of the function is always its argument of that number.
@@ -109,14 +109,16 @@ fn by_name(nodes: &[NodeDef]) -> HashMap<&str, &NodeDef> {
 
 /// The names of the arguments of a function; none if one is a list, so that their numbers are not those of inputs.
 pub(super) fn argument_names(function: &FunctionDef) -> Vec<&str> {
-    let arguments = function.signature.as_ref().map_or(&[][..], |it| &it.input_arg);
-    let is_list = |it: &tensorserve_proto::tensorflow::op_def::ArgDef| {
-        !it.number_attr.is_empty() || !it.type_list_attr.is_empty()
-    };
-    if arguments.iter().any(is_list) {
+    single_names(function.signature.as_ref().map_or(&[][..], |it| &it.input_arg))
+}
+
+/// The names of arguments or results; none if one is a list.
+fn single_names(all: &[ArgDef]) -> Vec<&str> {
+    let is_list = |it: &ArgDef| !it.number_attr.is_empty() || !it.type_list_attr.is_empty();
+    if all.iter().any(is_list) {
         return Vec::new();
     }
-    arguments.iter().map(|it| it.name.as_str()).collect()
+    all.iter().map(|it| it.name.as_str()).collect()
 }
 
 /// The node or argument of an input (`node`, `node:1`, `node:output:1`).

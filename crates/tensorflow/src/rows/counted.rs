@@ -366,6 +366,11 @@ mod tests {
             assert!(!is_counted(&below(), &body, &rows), "{body:?}");
         }
         let given = rows[2].clone();
+        // A list is several inputs, so that those behind it have other numbers.
+        let mut with_list = below();
+        let lists = with_list.signature.iter_mut().flat_map(|it| it.input_arg.last_mut());
+        lists.for_each(|list| list.number_attr = "N".to_owned());
+        assert!(!is_counted(&with_list, &one, &rows));
         let states = [
             vec![given.clone(), rows[1].clone(), given.clone()],
             vec![rows[0].clone(), given.clone(), given.clone()],
