@@ -380,6 +380,11 @@ pub trait Executable: Send + Sync {
         false
     }
 
+    /// Whether runs take place on a GPU, where the operations of several runs take turns.
+    fn runs_on_gpu(&self) -> bool {
+        false
+    }
+
     /// Why no run is possible now, until something outside of it changes; `None` as a rule.
     fn obstacle(&self) -> Option<Error> {
         None

@@ -20,6 +20,7 @@ pub(super) struct SavedModelExecutable {
     origin: Option<SavedModelOrigin>,
     /// The folder whose assets its operations may read, if it is a copy.
     _assets: Option<TempDir>,
+    on_gpu: bool,
 }
 
 /// The feeds and fetches of a signature, in the order of its inputs and outputs.
@@ -55,10 +56,11 @@ impl SavedModelExecutable {
         session: TensorFlowSession,
         signatures: &[Signature],
         origin: Option<SavedModelOrigin>,
+        on_gpu: bool,
     ) -> Self {
         let resolve = |signature| SignatureEndpoints::resolve(&session, signature);
         let endpoints = signatures.iter().map(resolve).collect();
-        SavedModelExecutable { endpoints, session, origin, _assets: None }
+        SavedModelExecutable { endpoints, session, origin, on_gpu, _assets: None }
     }
 
     fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
@@ -76,6 +78,10 @@ impl Executable for SavedModelExecutable {
         outputs.map_err(unset::with_cause)
     }
 
+    fn runs_on_gpu(&self) -> bool {
+        self.on_gpu
+    }
+
     fn may_have_other_forms(&self) -> bool {
         self.origin.is_some()
     }
@@ -88,7 +94,7 @@ impl Executable for SavedModelExecutable {
             Ok(frozen) => frozen,
             Err(why) => return Ok(Optimization::None(why)),
         };
-        let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None);
+        let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None, self.on_gpu);
         let executable = Arc::new(SavedModelExecutable { _assets: frozen.assets, ..copy });
         Ok(Optimization::Made(OptimizedModel {
             executable,

@@ -438,8 +438,11 @@ impl ModelLoader for TensorFlow {
             // Graphs without variables, those that only the runtime reads, and those on another machine.
             GraphFiles::SavedModel(_) | GraphFiles::Text(_) | GraphFiles::Frozen(_) => None,
         };
+        // On another machine, nothing is known of the devices.
+        let on_gpu =
+            matches!(runtime.gpus(), Gpus::Available(_)) && self.config.session_target.is_empty();
         Ok(Loaded {
-            executable: Arc::new(SavedModelExecutable::new(session, &signatures, origin)),
+            executable: Arc::new(SavedModelExecutable::new(session, &signatures, origin, on_gpu)),
             signatures,
             bytes: files.bytes(),
             marshalled_hooks,

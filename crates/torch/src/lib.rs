@@ -359,6 +359,7 @@ impl ModelLoader for Torch {
             outputs,
             model,
             threads: options.threads,
+            on_gpu: self.runtime()?.gpu().is_some(),
         };
         Ok(Loaded {
             signatures: vec![signature],
@@ -381,6 +382,7 @@ struct TorchExecutable {
     most_rows: Option<usize>,
     /// Threads of an operation, unless a run has its own number.
     threads: usize,
+    on_gpu: bool,
 }
 
 impl TorchExecutable {
@@ -400,6 +402,10 @@ impl TorchExecutable {
 impl Executable for TorchExecutable {
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         parts::run(inputs, self.most_rows, |inputs| self.run_once(inputs, options))
+    }
+
+    fn runs_on_gpu(&self) -> bool {
+        self.on_gpu
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::assemble::{allowed_size, assemble, split, unsplittable};
+use super::assemble::{assemble, split, unsplittable};
 use super::{BatchQueue, BusyGuard, QueueInner};
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::Tensor;
@@ -21,7 +21,7 @@ impl BatchQueue {
         let inner = &self.0;
         let rows = inner.rows_of(inputs)?;
         inner.metrics.asked(rows);
-        let size = allowed_size(rows, &inner.config.allowed_batch_sizes);
+        let size = inner.padded_rows(rows);
         if rows == 0 || size == rows {
             let outputs = inner.run_uncosted(inputs, rows, deadline)?;
             inner.check_given(&outputs, rows)?;

@@ -44,6 +44,7 @@ use tensorserve_trace as trace;
 mod aside;
 mod assemble;
 mod cost;
+mod gpu;
 mod guards;
 mod lane;
 mod limit;
@@ -570,7 +571,7 @@ impl QueueInner {
 
     /// Records the padding of a batch, if there are allowed batch sizes.
     fn note_padding(&self, rows: usize, size: usize) {
-        if !self.config.allowed_batch_sizes.is_empty() {
+        if !self.config.allowed_batch_sizes.is_empty() || self.pads_for_gpu() {
             self.metrics.padded(size.saturating_sub(rows), size);
         }
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::gpu::RUNS_ON_A_GPU;
 use super::guards::lock;
 use super::ready::{Due, QueuePlace, ReadyList};
 use super::task::{
@@ -323,9 +324,15 @@ impl PoolQueueState {
             return Due::Held;
         }
         let timeout = inner.config.batch_timeout;
-        if self.running == 0 || timeout.is_zero() || self.waiting.rows() >= inner.batch_limit(false)
-        {
+        let waits_for_gpu = inner.shares_gpu() && self.running >= RUNS_ON_A_GPU;
+        if self.running == 0 || (timeout.is_zero() && !waits_for_gpu) {
             return Due::Now;
+        }
+        if self.waiting.rows() >= inner.batch_limit(false) {
+            return Due::Now;
+        }
+        if waits_for_gpu {
+            return Due::Held;
         }
         let until = self.waiting.oldest().and_then(|queued| queued.checked_add(timeout));
         until.map_or(Due::Now, Due::At)
@@ -367,7 +374,14 @@ impl PoolQueueState {
                 }
                 due
             }
-            QueuePlace::Ready(_) | QueuePlace::Held(_) => return false,
+            QueuePlace::Held(_) => {
+                let due = self.due(inner);
+                if due == Due::Held {
+                    return false;
+                }
+                due
+            }
+            QueuePlace::Ready(_) => return false,
         };
         let queue = self.take_from_list(pool);
         queue.is_some_and(|queue| self.list(pool, queue, due))
@@ -428,11 +442,14 @@ fn run_watched(
     run(inner, batch);
     let mut state = lock(&inner.requests.waiting.state);
     state.running -= 1;
-    if matches!(state.place, QueuePlace::Growing(..))
-        && state.running == 0
-        && let Some(queue) = state.take_from_list(pool)
-    {
-        state.list(pool, queue, Due::Now);
+    let is_awaited = match state.place {
+        QueuePlace::Growing(..) => state.running == 0,
+        QueuePlace::Held(_) => true,
+        QueuePlace::Nowhere | QueuePlace::Ready(_) => false,
+    };
+    if is_awaited && let Some(queue) = state.take_from_list(pool) {
+        let due = state.due(inner);
+        state.list(pool, queue, due);
     }
     drop(state);
     let Some(number) = number else {

@@ -13,7 +13,7 @@ pub(super) enum Due {
     Now,
     /// At this time at the latest: until then the batch may grow.
     At(Instant),
-    /// When one of the version's runs that take too long has ended.
+    /// When a run has ended: one of the version's that take too long, or one of the queue's on a GPU.
     Held,
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::assemble::{allowed_size, assemble, check_rows, split, unsplittable};
+use super::assemble::{assemble, check_rows, split, unsplittable};
 use super::task::{BatchTask, expired_in_run};
 use super::{BatchOutput, QueueInner, RunSpan};
-use crate::comparison::{Tolerance, same_outputs};
+use crate::comparison::same_outputs;
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
 
@@ -51,7 +51,7 @@ impl QueueInner {
             return alone;
         };
         let agrees = |(alone, batched): (&BatchResult, &Vec<Tensor>)| {
-            let same = |alone: &[Tensor]| same_outputs(alone, batched, Tolerance::Batches);
+            let same = |alone: &[Tensor]| same_outputs(alone, batched, self.traits.tolerance());
             alone.as_ref().is_ok_and(|alone| same(&alone.outputs))
         };
         if alone.iter().zip(&batched).all(agrees) {
@@ -68,7 +68,7 @@ impl QueueInner {
     /// outputs that cannot be split.
     fn run_batch(&self, tasks: &[&BatchTask]) -> Result<(Result<Vec<Vec<Tensor>>>, RunSpan)> {
         let rows: Vec<usize> = tasks.iter().map(|task| task.rows).collect();
-        let size = allowed_size(rows.iter().sum(), &self.config.allowed_batch_sizes);
+        let size = self.padded_rows(rows.iter().sum());
         self.note_padding(rows.iter().sum(), size);
         let requests: Vec<&[Tensor]> = tasks.iter().map(|t| t.inputs.as_slice()).collect();
         let inputs = assemble(&requests, size)?;
@@ -98,7 +98,7 @@ impl QueueInner {
 
     /// Runs one request alone, on this thread.
     pub(super) fn run_alone(&self, task: BatchTask) -> Result<BatchOutput> {
-        let size = allowed_size(task.rows, &self.config.allowed_batch_sizes);
+        let size = self.padded_rows(task.rows);
         if task.rows == 0 || size == task.rows {
             let (outputs, spent) =
                 self.run_once(&[&task], &task.inputs, task.rows, task.deadline)?;

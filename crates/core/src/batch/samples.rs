@@ -7,10 +7,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::assemble::{allowed_size, assemble, can_join, rows_of, split};
+use super::assemble::{assemble, can_join, rows_of, split};
 use super::run::UNSPLITTABLE;
 use super::{BatchQueue, QueueInner};
-use crate::comparison::{Tolerance, same_outputs};
+use crate::comparison::same_outputs;
 use tensorserve_platform::{RunOptions, SyntheticSample};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::Result;
@@ -175,9 +175,10 @@ impl SampleRuns<'_> {
         let Some(answers) = self.outputs(&inputs, &rows)? else {
             return Ok(());
         };
+        let tolerance = self.queue.traits.tolerance();
         let mut pairs = samples.iter().zip(answers).enumerate();
         let differs = pairs.find(|(_, (sample, joined))| {
-            sample.is_compared && !same_outputs(&sample.outputs, joined, Tolerance::Batches)
+            sample.is_compared && !same_outputs(&sample.outputs, joined, tolerance)
         });
         match differs {
             None => Ok(()),
@@ -193,7 +194,7 @@ impl SampleRuns<'_> {
         rows: &[usize],
     ) -> Result<Option<Vec<Vec<Tensor>>>, String> {
         let left = self.end.saturating_duration_since(Instant::now());
-        let size = allowed_size(rows.iter().sum(), &self.queue.config.allowed_batch_sizes);
+        let size = self.queue.padded_rows(rows.iter().sum());
         let Some(inputs) = assemble(requests, size).ok().filter(|_| left > Duration::ZERO) else {
             return Ok(None);
         };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::gpu::RUNS_ON_A_GPU;
 use super::guards::lock;
 use super::lane;
 use super::pool::enqueue;
@@ -16,7 +17,7 @@ use crate::metrics::QueueMetrics;
 use tensorserve_platform::RunOptions;
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::priority::Priority;
-use tensorserve_tensor::{DType, Shape, Signature, Tensor, TensorSpec, aligned_vec};
+use tensorserve_tensor::{DType, RowDependence, Shape, Signature, Tensor, TensorSpec, aligned_vec};
 
 type Submitted<'q> = Pin<Box<dyn Future<Output = Result<BatchOutput>> + 'q>>;
 
@@ -47,10 +48,18 @@ impl Place {
 
     /// A queue, the rows of its runs, and what lets them begin.
     fn queue(&self, name: &str, config: BatchConfig) -> (BatchQueue, Receiver<usize>, Sender<()>) {
+        self.queue_of(name, config, traits())
+    }
+
+    /// A queue for a signature with these traits.
+    fn queue_of(
+        &self,
+        name: &str,
+        config: BatchConfig,
+        traits: SignatureTraits,
+    ) -> (BatchQueue, Receiver<usize>, Sender<()>) {
         let (begun, runs) = channel();
         let (open, gate) = channel();
-        let spec = || vec![TensorSpec::new("x", DType::Float, &[-1, -1])];
-        let traits = SignatureTraits::of(&Signature::only(spec(), spec()));
         let runaways = Arc::new(Runaways::new(name.to_owned(), self.batcher.threads()));
         let runner = Gated { begun: Mutex::new(begun), gate: Mutex::new(gate) };
         let queue = self.batcher.queue(
@@ -62,6 +71,12 @@ impl Place {
         );
         (queue, runs, open)
     }
+}
+
+/// Those of a signature with one matrix as input and output.
+fn traits() -> SignatureTraits {
+    let spec = || vec![TensorSpec::new("x", DType::Float, &[-1, -1])];
+    SignatureTraits::of(&Signature::only(spec(), spec()))
 }
 
 /// Batches of `rows` rows, in a queue that is never full.
@@ -77,20 +92,32 @@ fn batches(rows: usize) -> BatchConfig {
 
 /// One row of `columns` columns.
 fn row(columns: usize) -> Vec<Tensor> {
+    row_of(columns, 1.0)
+}
+
+fn row_of(columns: usize, value: f32) -> Vec<Tensor> {
     let mut values = aligned_vec::<f32>(0);
-    (0..columns).for_each(|_| values.push(1.0));
+    (0..columns).for_each(|_| values.push(value));
     let shape = Shape::new(&[1, i64::try_from(columns).expect("small")]).expect("a shape");
     vec![Tensor::from_vec(shape, values).expect("a tensor")]
 }
 
 /// A request that has not been submitted.
 fn request(queue: &BatchQueue, columns: usize) -> Submitted<'_> {
-    Box::pin(queue.submit(row(columns), None, Priority::Normal))
+    request_of(queue, row(columns))
+}
+
+fn request_of(queue: &BatchQueue, inputs: Vec<Tensor>) -> Submitted<'_> {
+    Box::pin(queue.submit(inputs, None, Priority::Normal))
 }
 
 /// Submits a request, which then waits.
 fn submit(queue: &BatchQueue, columns: usize) -> Submitted<'_> {
-    let mut submitted = request(queue, columns);
+    submit_inputs(queue, row(columns))
+}
+
+fn submit_inputs(queue: &BatchQueue, inputs: Vec<Tensor>) -> Submitted<'_> {
+    let mut submitted = request_of(queue, inputs);
     let mut context = Context::from_waker(Waker::noop());
     assert!(submitted.as_mut().poll(&mut context).is_pending(), "it waits");
     submitted
@@ -255,4 +282,44 @@ fn a_client_that_leaves_while_its_request_leads_stops_no_other() {
     drop(leader);
     answer(last).expect("an answer");
     answer(submit_to_lane(&queue)).expect("the lane has no leader");
+}
+
+/// Submits a request of one row, whose run begins.
+fn begin<'q>(queue: &'q BatchQueue, runs: &Receiver<usize>) -> Submitted<'q> {
+    let submitted = submit(queue, 1);
+    assert_eq!(next(runs), 1);
+    submitted
+}
+
+#[test]
+fn requests_wait_for_a_gpu_that_has_enough_runs_and_join() {
+    let place = Place::with_threads(8);
+    let proven = SignatureTraits { rows: RowDependence::Proven, ..traits() };
+    let on_gpu = SignatureTraits { on_gpu: true, ..proven.clone() };
+    let config = BatchConfig { mode: BatchMode::Auto, ..batches(4) };
+    let (queue, runs, open) = place.queue_of("gpu", config.clone(), on_gpu);
+    let begun: Vec<_> = (0..RUNS_ON_A_GPU).map(|_| begin(&queue, &runs)).collect();
+    let values = [2.0, 3.0, 4.0].map(|value| row_of(1, value));
+    let waiting: Vec<_> = values.iter().map(|it| submit_inputs(&queue, it.clone())).collect();
+    assert!(runs.try_recv().is_err(), "the GPU has enough to do");
+    open.send(()).expect("a run goes on");
+    assert_eq!(next(&runs), 4, "those that waited run together, padded to a power of two");
+    // A full batch does not wait: it cannot grow.
+    let full: Vec<_> = (0..4).map(|_| submit(&queue, 1)).collect();
+    assert_eq!(next(&runs), 4);
+    drop(open);
+    for submitted in begun.into_iter().chain(full) {
+        answer(submitted).expect("an answer");
+    }
+    for (submitted, inputs) in waiting.into_iter().zip(values) {
+        let outputs = answer(submitted).expect("an answer").outputs;
+        assert_eq!(outputs[0].values::<f32>(), inputs[0].values::<f32>(), "its own row");
+    }
+    // Elsewhere runs do not take turns.
+    let (queue, runs, open) = place.queue_of("cpu", config, proven);
+    let begun: Vec<_> = (0..8).map(|_| begin(&queue, &runs)).collect();
+    drop(open);
+    for submitted in begun {
+        answer(submitted).expect("an answer");
+    }
 }

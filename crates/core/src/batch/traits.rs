@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::comparison::Tolerance;
 use tensorserve_tensor::{DeclaredShape, RowDependence, Signature, Tensor, TensorSpec};
 
 /// Properties of a queue's signature.
@@ -20,6 +21,8 @@ pub struct SignatureTraits {
     /// A run may take any time, however long others took, or never end: it never takes place on the thread
     /// of a connection, and always has the time limit of its requests.
     pub unbounded: bool,
+    /// Runs take place on a GPU, where the operations of several runs take turns.
+    pub on_gpu: bool,
 }
 
 impl SignatureTraits {
@@ -33,11 +36,17 @@ impl SignatureTraits {
             inputs: signature.inputs.iter().map(|spec| spec.shape.sizes()).collect(),
             may_be_scalar: signature.outputs.iter().any(|spec| !has_dimensions(spec)),
             unbounded: !signature.is_bounded,
+            on_gpu: false,
         }
     }
 }
 
 impl SignatureTraits {
+    /// How much an output of a batch may differ from that of a request alone.
+    pub(super) fn tolerance(&self) -> Tolerance {
+        if self.on_gpu { Tolerance::BatchesOnGpu } else { Tolerance::Batches }
+    }
+
     /// Whether inputs have the declared ranks and sizes, which a proof that rows are independent takes
     /// for granted.
     pub(super) fn are_as_declared(&self, inputs: &[Tensor]) -> bool {

@@ -214,8 +214,8 @@ mod tests {
     fn proven() -> SignatureTraits {
         let rows = RowDependence::Proven;
         let (batchable, read_only, may_be_scalar, unbounded) = (true, true, false, false);
-        let inputs = [None].into();
-        SignatureTraits { batchable, read_only, rows, inputs, may_be_scalar, unbounded }
+        let (inputs, on_gpu) = ([None].into(), false);
+        SignatureTraits { batchable, read_only, rows, inputs, may_be_scalar, unbounded, on_gpu }
     }
 
     fn opaque() -> SignatureTraits {

@@ -39,6 +39,10 @@ impl Executable for SwitchedExecutable {
         self.0.load().waits()
     }
 
+    fn runs_on_gpu(&self) -> bool {
+        self.0.load().runs_on_gpu()
+    }
+
     fn obstacle(&self) -> Option<Error> {
         self.0.load().obstacle()
     }

@@ -192,6 +192,7 @@ impl VersionLoad<'_> {
         let queue = |(index, signature): (usize, &Signature)| {
             let mut traits = SignatureTraits::of(signature);
             traits.unbounded |= executable.waits();
+            traits.on_gpu = executable.runs_on_gpu();
             let executable = Arc::clone(&executable) as Arc<dyn Executable>;
             let run = Arc::new(SignatureRunner { executable, index });
             let queue_metrics = metrics.signature(index)?.queue();

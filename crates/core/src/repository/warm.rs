@@ -13,10 +13,6 @@ use tensorserve_tensor::error::{Error, Result};
 /// then to measure the run time.
 const WARM_RUNS: usize = 4;
 
-/// Batch sizes of the warm-up. The runtime builds a second plan for the first size that differs
-/// from the first one; further sizes are cheap.
-const WARM_ROWS: [usize; 3] = [1, 2, 4];
-
 /// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
 const CLEARLY_LONG: u32 = 8;
 
@@ -51,9 +47,8 @@ impl Servable {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
-            let sizes = if queue.joins() { &WARM_ROWS[..] } else { &[1] };
             let started = Instant::now();
-            for &rows in sizes {
+            for rows in queue.warm_rows() {
                 if let Err(error) = warm_size(signature, queue, rows) {
                     if let Some(refusal) = unset::refusal(&error, signature, &all) {
                         return Err(refusal);
