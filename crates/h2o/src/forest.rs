@@ -34,7 +34,6 @@ impl Splits for MojoSplits {
     type Value = f64;
     type Threshold = f32;
     type Leaf = f32;
-    type InNode = f32;
 
     #[inline]
     fn is_right(value: f64, threshold: f32) -> bool {

@@ -5,8 +5,8 @@ use super::model::FeatureRows;
 use std::marker::PhantomData;
 use tensorserve_pickle::{NumpyArray, dtype_kind};
 use tensorserve_tabular::trees::{
-    BitSets, Forest, Leaf, LeafInNode, LeafIndex, RowValue, SplitAt, Splits, StoredNode, Threshold,
-    TreeShape, word_and_bit,
+    BitSets, Forest, Leaf, LeafValue, RowValue, SplitAt, Splits, StoredNode, Threshold, TreeShape,
+    word_and_bit,
 };
 use tensorserve_tensor::error::{Error, Result};
 
@@ -68,11 +68,13 @@ impl<T> Default for SklearnSplits<T> {
     }
 }
 
-impl<T: FeaturePrecision> Splits for SklearnSplits<T> {
+impl<T: FeaturePrecision> Splits for SklearnSplits<T>
+where
+    f64: LeafValue<T>,
+{
     type Value = T;
     type Threshold = T;
     type Leaf = f64;
-    type InNode = T::InNode;
 
     fn is_right_special(&self, index: usize, value: T, missing_right: bool) -> bool {
         let category = category_of(value.into());
@@ -98,16 +100,11 @@ impl<T> SklearnSplits<T> {
 
 /// The precision in which features are compared with thresholds.
 trait FeaturePrecision: Threshold + RowValue + Into<f64> {
-    /// What a node has of a leaf, whose values are of double precision.
-    type InNode: LeafInNode<f64>;
-
     /// The threshold that a file has. Values of this precision are above it exactly if they are above that of the file.
     fn of_file(threshold: f64) -> Self;
 }
 
 impl FeaturePrecision for f32 {
-    type InNode = LeafIndex;
-
     #[allow(clippy::cast_possible_truncation)] // Rounded down.
     fn of_file(threshold: f64) -> Self {
         let nearest = threshold as f32;
@@ -116,8 +113,6 @@ impl FeaturePrecision for f32 {
 }
 
 impl FeaturePrecision for f64 {
-    type InNode = f64;
-
     fn of_file(threshold: f64) -> Self {
         threshold
     }
@@ -227,7 +222,10 @@ fn add_tree<T: FeaturePrecision>(
     stored: &[SklearnNode],
     columns: Option<&[usize]>,
     mut leaf: impl FnMut(usize, usize, &mut Vec<f64>),
-) -> Result<()> {
+) -> Result<()>
+where
+    f64: LeafValue<T>,
+{
     let TreeShape { features, width, .. } = shape;
     forest.add_tree(shape, 0, |number, depth, splits| {
         let number = usize::try_from(number).unwrap_or(usize::MAX);

@@ -60,7 +60,6 @@ impl Splits for LightgbmSplits {
     type Value = f64;
     type Threshold = f64;
     type Leaf = f64;
-    type InNode = f64;
 
     fn is_right_special(&self, index: usize, value: f64, missing_right: bool) -> bool {
         match self.special.get(index) {

@@ -56,7 +56,6 @@ impl Splits for XgboostSplits {
     type Value = f32;
     type Threshold = f32;
     type Leaf = f32;
-    type InNode = f32;
 
     #[inline]
     fn is_right(value: f32, threshold: f32) -> bool {

@@ -38,7 +38,6 @@ impl Splits for SparkSplits {
     type Value = f64;
     type Threshold = f64;
     type Leaf = f64;
-    type InNode = f64;
 
     fn is_right_special(&self, index: usize, value: f64, _missing_right: bool) -> bool {
         let Some(&(set, is_left)) = self.special.get(index) else { return true };

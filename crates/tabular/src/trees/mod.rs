@@ -1,6 +1,6 @@
 //! The forest that the trees of all libraries become: one list of nodes, and one walk.
 //!
-//! The children of a node are adjacent, and behind it. So a node needs one index for both, and every walk ends.
+//! The children of a node are adjacent, and behind it. So a node needs one distance for both, and every walk ends.
 //! What differs between libraries is in their [`Splits`]: the numbers, which side of a threshold goes right, and
 //! the splits that no threshold decides.
 
@@ -10,11 +10,12 @@ mod sets;
 mod tests;
 mod walk;
 
+use std::collections::HashMap;
 use std::slice;
 
 use tensorserve_tensor::error::{Error, Result};
 
-pub use self::numbers::{LeafInNode, LeafIndex, RowValue, Threshold};
+pub use self::numbers::{LeafValue, RowValue, Threshold};
 pub use self::sets::{BitSets, word_and_bit};
 use self::walk::{PARALLEL_WALKS, leaves_of};
 
@@ -25,9 +26,7 @@ pub trait Splits {
     /// What values are compared with.
     type Threshold: Threshold;
     /// A value of a leaf.
-    type Leaf: Copy;
-    /// What a node has of a leaf.
-    type InNode: LeafInNode<Self::Leaf>;
+    type Leaf: LeafValue<Self::Threshold>;
 
     /// Whether `value` goes to the right of `threshold`: most libraries send all above it there. Not if one of them is
     /// NaN.
@@ -66,7 +65,7 @@ impl<V: RowValue> Row<V> for &[V] {
 
 /// All trees of a model.
 pub struct Forest<S: Splits> {
-    nodes: Vec<ForestNode<S::Threshold, S::InNode>>,
+    nodes: Vec<ForestNode<S::Threshold>>,
     trees: Vec<TreeRoot>,
     splits: S,
     has_special: bool,
@@ -74,19 +73,20 @@ pub struct Forest<S: Splits> {
     features: usize,
     /// The values of leaves for which their nodes have no room.
     leaf_values: Vec<S::Leaf>,
+    /// Where values in `leaf_values` begin that further leaves may have, by their bits. Most leaves of a classifier that is
+    /// grown fully are of one class: as one copy for each class they leave the cache to the nodes.
+    shared: HashMap<Vec<u64>, u32>,
 }
 
-/// A split or a leaf. A leaf is its own left child, where every value goes, so that a walk needs no case for it.
+/// A split or a leaf. A leaf is its own child, so that a walk needs no case for it.
 #[derive(Clone, Copy)]
-struct ForestNode<T, L> {
-    /// The threshold, NaN for a leaf; or the index of a special split.
-    threshold: T,
-    /// The value of a leaf, or the index of its first value.
-    leaf: L,
-    /// The feature, with the flags [`MISSING_RIGHT`] and [`SPECIAL`].
+struct ForestNode<T> {
+    /// The threshold, or the index of a special split. Of a leaf, its value, or the index of its first value.
+    number: T,
+    /// The feature, with the flags [`MISSING_RIGHT`] and [`SPECIAL`]; 0 for a leaf.
     feature: u32,
-    /// The index of the left child; the right one follows it.
-    left: u32,
+    /// How far behind the node its left child is, which the right one follows; 0 for a leaf.
+    to_left: u32,
 }
 
 /// A tree of a forest.
@@ -155,6 +155,9 @@ const FEATURE_BITS: u32 = SPECIAL - 1;
 /// The most features that a node can distinguish.
 pub const MAX_FEATURES: usize = FEATURE_BITS as usize;
 
+/// The most values of leaves that later leaves can share.
+const MOST_SHARED: usize = 256;
+
 /// What a tree that is added fits into.
 #[derive(Clone, Copy)]
 pub struct TreeShape {
@@ -177,14 +180,12 @@ impl<S: Splits + Default> Default for Forest<S> {
             has_special: false,
             features: 0,
             leaf_values: Vec::new(),
+            shared: HashMap::new(),
         }
     }
 }
 
 impl<S: Splits> Forest<S> {
-    const EMPTY: ForestNode<S::Threshold, S::InNode> =
-        ForestNode { threshold: S::Threshold::NAN, leaf: S::InNode::NONE, feature: 0, left: 0 };
-
     /// The special splits, to add what several splits of a tree have in common.
     pub fn splits_mut(&mut self) -> &mut S {
         &mut self.splits
@@ -214,7 +215,8 @@ impl<S: Splits> Forest<S> {
         mut read: impl FnMut(K, u32, &mut S) -> Result<StoredNode<K, S::Threshold, S::Leaf>>,
     ) -> Result<()> {
         let first = self.nodes.len();
-        self.nodes.push(Self::EMPTY);
+        let empty = ForestNode { number: S::Threshold::from_index(0), feature: 0, to_left: 0 };
+        self.nodes.push(empty);
         // Depth first, so that a walk often finds its next node beside the last one: in the order of levels, deep trees
         // took up to twice the time.
         let mut open = vec![(root, first, 0)];
@@ -227,13 +229,13 @@ impl<S: Splits> Forest<S> {
                 return Err(Error::damaged("the nodes form a cycle"));
             }
             let node = match stored {
-                StoredNode::Leaf(leaf) => self.leaf(leaf, place, shape.width)?,
+                StoredNode::Leaf(leaf) => self.leaf(leaf, shape.width)?,
                 StoredNode::Split { feature, at, missing_right, children: [left, right] } => {
                     let next = self.nodes.len();
-                    self.nodes.extend([Self::EMPTY; 2]);
+                    self.nodes.extend([empty; 2]);
                     open.extend([(right, next + 1, level + 1), (left, next, level + 1)]);
                     let feature = checked_feature(feature, shape.features)?;
-                    self.split(feature, at, missing_right, next)?
+                    self.split(feature, at, missing_right, next - place)?
                 }
             };
             if let Some(slot) = self.nodes.get_mut(place) {
@@ -245,17 +247,11 @@ impl<S: Splits> Forest<S> {
         Ok(())
     }
 
-    /// The leaf whose index is `place`, of a tree whose leaves have `width` values.
-    fn leaf(
-        &mut self,
-        leaf: Leaf<S::Leaf>,
-        place: usize,
-        width: usize,
-    ) -> Result<ForestNode<S::Threshold, S::InNode>> {
-        let left = to_u32(place)?;
-        let leaf = match leaf {
-            Leaf::Number(value) if width == 1 => match S::InNode::of_value(value) {
-                Some(leaf) => leaf,
+    /// The node of a leaf of a tree whose leaves have `width` values.
+    fn leaf(&mut self, leaf: Leaf<S::Leaf>, width: usize) -> Result<ForestNode<S::Threshold>> {
+        let number = match leaf {
+            Leaf::Number(value) if width == 1 => match value.in_node() {
+                Some(number) => number,
                 None => self.values_behind(&[value])?,
             },
             Leaf::Vector(values) if values.len() == width && width != 1 => {
@@ -263,25 +259,32 @@ impl<S: Splits> Forest<S> {
             }
             Leaf::Number(_) | Leaf::Vector(_) => return Err(Error::damaged("a leaf has no value")),
         };
-        Ok(ForestNode { leaf, left, ..Self::EMPTY })
+        Ok(ForestNode { number, feature: 0, to_left: 0 })
     }
 
     /// What the node of a leaf with `values` has, for which it has no room.
-    fn values_behind(&mut self, values: &[S::Leaf]) -> Result<S::InNode> {
+    fn values_behind(&mut self, values: &[S::Leaf]) -> Result<S::Threshold> {
+        let bits: Vec<u64> = values.iter().map(|value| value.bits()).collect();
+        if let Some(start) = self.shared.get(&bits) {
+            return Ok(S::Threshold::from_index(*start));
+        }
         let start = to_u32(self.leaf_values.len())?;
         self.leaf_values.extend_from_slice(values);
-        Ok(S::InNode::of_start(start))
+        if self.shared.len() < MOST_SHARED {
+            self.shared.insert(bits, start);
+        }
+        Ok(S::Threshold::from_index(start))
     }
 
-    /// The split whose left child has the index `left`.
+    /// The node of a split whose left child is `to_left` nodes behind it.
     fn split(
         &mut self,
         feature: u32,
         at: SplitAt<S::Threshold>,
         missing_right: bool,
-        left: usize,
-    ) -> Result<ForestNode<S::Threshold, S::InNode>> {
-        let (threshold, special) = match at {
+        to_left: usize,
+    ) -> Result<ForestNode<S::Threshold>> {
+        let (number, special) = match at {
             SplitAt::Threshold(threshold) => (threshold, 0),
             SplitAt::Special(index) => (S::Threshold::from_index(to_u32(index)?), SPECIAL),
         };
@@ -289,7 +292,7 @@ impl<S: Splits> Forest<S> {
         self.features = self.features.max(feature as usize + 1);
         let missing = if missing_right { MISSING_RIGHT } else { 0 };
         let feature = feature | special | missing;
-        Ok(ForestNode { threshold, feature, left: to_u32(left)?, ..Self::EMPTY })
+        Ok(ForestNode { number, feature, to_left: to_u32(to_left)? })
     }
 
     /// Adds the values of the leaves of `rows`, of `features` values each, to `sums`, which has `outputs` values
@@ -409,28 +412,29 @@ impl<S: Splits> Forest<S> {
     /// The values of `leaf`.
     #[inline]
     fn values_of(&self, tree: &TreeRoot, leaf: usize) -> &[S::Leaf] {
-        let Some(ForestNode { leaf, .. }) = self.nodes.get(leaf) else { return &[] };
+        let Some(ForestNode { number, .. }) = self.nodes.get(leaf) else { return &[] };
         if tree.width == 1
-            && let Some(value) = leaf.value()
+            && let Some(value) = S::Leaf::of_node(number)
         {
             return slice::from_ref(value);
         }
-        let start = leaf.start() as usize;
+        let start = number.index() as usize;
         self.leaf_values.get(start..start + tree.width as usize).unwrap_or_default()
     }
 
     /// The child of `node` that `row` goes to; of a leaf, the leaf.
     #[inline]
     fn child_of(&self, node: usize, row: impl Row<S::Value>) -> usize {
-        let Some(&ForestNode { feature, threshold, left, .. }) = self.nodes.get(node) else {
+        let Some(&ForestNode { feature, number, to_left }) = self.nodes.get(node) else {
             return node;
         };
         if feature & SPECIAL == 0 {
             return self.child_by_threshold::<true>(node, row);
         }
         let value = row.value((feature & FEATURE_BITS) as usize);
-        let (split, missing_right) = (threshold.index() as usize, feature & MISSING_RIGHT != 0);
-        left as usize + usize::from(self.splits.is_right_special(split, value, missing_right))
+        let (split, missing_right) = (number.index() as usize, feature & MISSING_RIGHT != 0);
+        let is_right = self.splits.is_right_special(split, value, missing_right);
+        node + to_left as usize + usize::from(is_right)
     }
 
     /// The child of `node`, whose threshold decides, that `row` goes to; of a leaf, the leaf. The choice between left
@@ -441,13 +445,15 @@ impl<S: Splits> Forest<S> {
         node: usize,
         row: impl Row<S::Value>,
     ) -> usize {
-        let Some(&ForestNode { feature, threshold, left, .. }) = self.nodes.get(node) else {
+        let Some(&ForestNode { feature, number, to_left }) = self.nodes.get(node) else {
             return node;
         };
         let value = row.value((feature & FEATURE_BITS) as usize);
         let is_missing_right =
             if MISSING { u32::from(value.is_nan()) & (feature / MISSING_RIGHT) } else { 0 };
-        (left + (u32::from(S::is_right(value, threshold)) | is_missing_right)) as usize
+        let is_right = u32::from(S::is_right(value, number)) | is_missing_right;
+        // At a leaf, whose number is no threshold, none goes to the right.
+        node + (to_left + is_right.min(to_left)) as usize
     }
 }
 

@@ -12,32 +12,21 @@ pub trait RowValue: Copy + AddAssign + PartialOrd {
 
 /// A threshold as nodes have it, whose bits can hold an index.
 pub trait Threshold: Copy {
-    /// The threshold of a leaf.
-    const NAN: Self;
     /// The number whose bits are `index`.
     fn from_index(index: u32) -> Self;
     /// The index that its bits are.
     fn index(self) -> u32;
 }
 
-/// What a node has of a leaf: its value, or the index of its values.
-pub trait LeafInNode<V>: Copy {
-    /// That of a node that is no leaf.
-    const NONE: Self;
-    /// That of a leaf of one value, if there is room for it.
-    fn of_value(value: V) -> Option<Self>;
-    /// The value of a leaf of one value, if there is room for it.
-    fn value(&self) -> Option<&V>;
-    /// That of a leaf whose values begin at `start`.
-    fn of_start(start: u32) -> Self;
-    /// Where the values of a leaf begin.
-    fn start(self) -> u32;
+/// A value of a leaf, for which nodes have room if it is of the type `T` of thresholds.
+pub trait LeafValue<T>: Copy {
+    /// The value as a node has it, if there is room for it.
+    fn in_node(self) -> Option<T>;
+    /// The value that a node has, if there is room for it.
+    fn of_node(number: &T) -> Option<&Self>;
+    /// Its bits.
+    fn bits(self) -> u64;
 }
-
-/// The index of the values of a leaf, for which a node has no room: with thresholds of 32 bits it takes no more than
-/// 16 bytes.
-#[derive(Clone, Copy)]
-pub struct LeafIndex(u32);
 
 impl RowValue for f32 {
     const NAN: Self = f32::NAN;
@@ -56,8 +45,6 @@ impl RowValue for f64 {
 }
 
 impl Threshold for f32 {
-    const NAN: Self = f32::NAN;
-
     fn from_index(index: u32) -> Self {
         f32::from_bits(index)
     }
@@ -68,8 +55,6 @@ impl Threshold for f32 {
 }
 
 impl Threshold for f64 {
-    const NAN: Self = f64::NAN;
-
     fn from_index(index: u32) -> Self {
         f64::from_bits(u64::from(index))
     }
@@ -80,42 +65,44 @@ impl Threshold for f64 {
     }
 }
 
-impl<T: Threshold> LeafInNode<T> for T {
-    const NONE: Self = T::NAN;
-
-    fn of_value(value: T) -> Option<Self> {
-        Some(value)
-    }
-
-    fn value(&self) -> Option<&T> {
+impl LeafValue<f32> for f32 {
+    fn in_node(self) -> Option<f32> {
         Some(self)
     }
 
-    fn of_start(start: u32) -> Self {
-        T::from_index(start)
+    fn of_node(number: &f32) -> Option<&Self> {
+        Some(number)
     }
 
-    fn start(self) -> u32 {
-        self.index()
+    fn bits(self) -> u64 {
+        u64::from(self.to_bits())
     }
 }
 
-impl LeafInNode<f64> for LeafIndex {
-    const NONE: Self = LeafIndex(0);
+impl LeafValue<f64> for f64 {
+    fn in_node(self) -> Option<f64> {
+        Some(self)
+    }
 
-    fn of_value(_value: f64) -> Option<Self> {
+    fn of_node(number: &f64) -> Option<&Self> {
+        Some(number)
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits()
+    }
+}
+
+impl LeafValue<f32> for f64 {
+    fn in_node(self) -> Option<f32> {
         None
     }
 
-    fn value(&self) -> Option<&f64> {
+    fn of_node(_number: &f32) -> Option<&Self> {
         None
     }
 
-    fn of_start(start: u32) -> Self {
-        LeafIndex(start)
-    }
-
-    fn start(self) -> u32 {
-        self.0
+    fn bits(self) -> u64 {
+        self.to_bits()
     }
 }

@@ -12,7 +12,6 @@ impl Splits for Whole {
     type Value = f64;
     type Threshold = f64;
     type Leaf = f64;
-    type InNode = f64;
 
     fn is_right(value: f64, threshold: f64) -> bool {
         value > threshold
@@ -32,13 +31,13 @@ enum Plain {
 
 const FEATURES: usize = 4;
 
-/// A tree of at most `depth` levels, whose leaves have `width` values.
-fn random_tree(random: &mut Random, depth: usize, width: usize) -> Vec<Plain> {
+/// A tree of at most `depth` levels, whose leaves have `width` of `many` values.
+fn random_tree(random: &mut Random, depth: usize, width: usize, many: usize) -> Vec<Plain> {
     let mut nodes = vec![Plain::Leaf(Vec::new())];
     let mut open = vec![(0, 0)];
     while let Some((at, level)) = open.pop() {
         if level == depth || random.below(5) == 0 {
-            nodes[at] = Plain::Leaf((0..width).map(|_| random.below(100) as f64).collect());
+            nodes[at] = Plain::Leaf((0..width).map(|_| random.below(many) as f64).collect());
             continue;
         }
         let next = nodes.len();
@@ -94,7 +93,8 @@ fn add(forest: &mut Forest<Whole>, tree: &[Plain], output: usize, width: usize) 
 fn a_forest_finds_the_leaves_that_a_walk_node_by_node_finds() {
     let mut random = Random::seeded(2);
     for (trees, depth, width) in [(1, 0, 1), (3, 4, 1), (8, 9, 3), (21, 16, 1), (9, 14, 2)] {
-        let made: Vec<_> = (0..trees).map(|_| random_tree(&mut random, depth, width)).collect();
+        let made: Vec<_> =
+            (0..trees).map(|_| random_tree(&mut random, depth, width, 100)).collect();
         let mut forest = Forest::default();
         for (output, tree) in made.iter().enumerate() {
             add(&mut forest, tree, output, width);
@@ -106,6 +106,26 @@ fn a_forest_finds_the_leaves_that_a_walk_node_by_node_finds() {
             assert_leaves(&forest, &made, &rows);
         }
     }
+}
+
+#[test]
+fn equal_leaves_share_their_values() {
+    let mut random = Random::seeded(3);
+    let (width, mut forest) = (3, Forest::default());
+    let made: Vec<_> = (0..8).map(|_| random_tree(&mut random, 12, width, 2)).collect();
+    for (output, tree) in made.iter().enumerate() {
+        add(&mut forest, tree, output, width);
+    }
+    let leaves = made.iter().flatten().filter(|node| matches!(node, Plain::Leaf(_))).count();
+    assert!(leaves > 100, "{leaves} leaves");
+    assert_eq!(forest.leaf_values.len(), 8 * width, "the leaves of two values for each class");
+    let rows: Vec<f64> = (0..40 * FEATURES).map(|_| random.below(9) as f64 / 2.0).collect();
+    assert_leaves(&forest, &made, &rows);
+    // Zeros of different signs are different values.
+    for zero in [0.0, -0.0] {
+        add(&mut forest, &[Plain::Leaf(vec![zero; width])], 0, width);
+    }
+    assert_eq!(forest.leaf_values.len(), 9 * width);
 }
 
 /// Asserts that the walks of all rows end at the leaves of `trees`.
