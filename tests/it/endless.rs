@@ -21,9 +21,9 @@ const ENDLESS: &str = r#"{"inputs": 1152921504606846976}"#;
 const SHORT: &str = r#"{"inputs": 3}"#;
 const LOOP: &str = "/v1/models/loop:predict";
 
-/// More than the threads that may run them, several times.
+/// More than the threads that may run them, twice.
 const ATTACKERS: usize = 8;
-const ATTACKS: usize = 4;
+const ATTACKS: usize = 2;
 
 /// What a run may leave behind in kB: pools of memory that the runtime keeps.
 const KEPT: u64 = 64 << 10;

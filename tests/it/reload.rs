@@ -145,7 +145,7 @@ fn released(process: &Process, before: &Holds) -> Holds {
 #[test]
 fn reloads_under_load_lose_nothing_and_keep_nothing() {
     let reloads = std::env::var("TENSORSERVE_TEST_RELOADS").ok();
-    let reloads: u64 = reloads.map_or(2000, |n| n.parse().expect("a number"));
+    let reloads: u64 = reloads.map_or(1000, |n| n.parse().expect("a number"));
     // A probe takes much longer than the load of such a small model.
     reloads_under_load(reloads, &["--load-probe", "false"]);
 }
