@@ -1,7 +1,7 @@
 # One command per task; CI runs the same ones.
 #
 #   make run            serve models/ on http://127.0.0.1:8500      (DEVICE=gpu for CUDA)
-#   make test           the tests: Rust, then real clients          (CLIENTS=all for all of them)
+#   make test           the tests: Rust and real clients            (CLIENTS=all for all of them)
 #   make build          the release binary, target/release/tensorserve   (PORTABLE=1: for glibc 2.28)
 #   make wheel          the Python wheel, in target/wheels/release    (WHEEL_MACHINE=aarch64 for ARM)
 #   make docs-test      every command of README and docs, as written (ARGS="docs/http.md": of one page)
@@ -80,7 +80,9 @@ run:
 	TENSORSERVE_LIBTENSORFLOW="$${TENSORSERVE_LIBTENSORFLOW:-$$($(FETCH) --print-dest)}" \
 	exec $(TARGET)/local/tensorserve serve models/ $(ARGS)
 
-test: lib rust-test client-test
+# Clients often wait for a server, and run beside the other tests.
+test: client-binary
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line rust-test run-clients
 
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
