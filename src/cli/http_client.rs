@@ -1,15 +1,17 @@
 //! A minimal HTTP client, for commands that ask a running server.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use ureq::tls::{ClientCert, RootCerts, TlsConfig, TlsProvider};
 
-use crate::certificates::{certificates, of_client};
+use crate::certificates::{AnyCertificate, certificates, of_client};
 use crate::config::environment::Environment;
 use tensorserve_codec::base64;
 use tensorserve_tensor::error::{Error, Result};
@@ -36,6 +38,9 @@ pub(super) struct TlsArguments {
 /// environment, as in generated clients.
 pub(super) fn get(url: &str, environment: &Environment) -> Result<(u16, String)> {
     let ca = environment.get("TENSORSERVE_CA").map(PathBuf::from);
+    if ca.is_none() && url.starts_with("https:") && !is_this_machine(url) {
+        return Err(without_ca(url));
+    }
     let arguments = TlsArguments { ca, ..TlsArguments::default() };
     request(url, &arguments, authorization(environment).as_deref())
 }
@@ -73,6 +78,46 @@ pub(super) fn request(
     let mut response = request.call().map_err(failed)?;
     let body = response.body_mut().read_to_string().map_err(failed)?;
     Ok((response.status().as_u16(), body))
+}
+
+/// TLS for connections to the server of `url` that offer one protocol, with the CA of the environment.
+///
+/// # Errors
+/// If the certificate of the server cannot be verified, or the CA cannot be read.
+pub(super) fn client_config(
+    url: &str,
+    environment: &Environment,
+    protocol: &[u8],
+) -> Result<Arc<ClientConfig>> {
+    let wrong = |e: &dyn std::fmt::Display| Error::invalid(format!("{url}: {e}"));
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(&e))?;
+    let mut config = match environment.get("TENSORSERVE_CA") {
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(Path::new(ca))? {
+                let der = CertificateDer::from(certificate.der().to_vec());
+                roots.add(der).map_err(|e| Error::invalid(format!("{ca}: {e}")))?;
+            }
+            builder.with_root_certificates(roots).with_no_client_auth()
+        }
+        None if is_this_machine(url) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_no_client_auth(),
+        None => return Err(without_ca(url)),
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn without_ca(url: &str) -> Error {
+    Error::invalid(format!(
+        "{url}: the server's certificate cannot be verified; name a file with its CA certificates in \
+         TENSORSERVE_CA"
+    ))
 }
 
 fn tls_config(url: &str, arguments: &TlsArguments) -> Result<TlsConfig> {

@@ -2,16 +2,24 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::process::{Ended, Process, run};
+use crate::https::Authority;
+use crate::support::process::{Ended, Process, ended, run, tensorserve};
 use crate::support::project;
 
 /// The figures of a run of half a second.
 fn figures(target: &str, options: &[&str]) -> (Ended, Value) {
+    figures_with(&[], target, options)
+}
+
+/// The figures with these variables.
+fn figures_with(variables: &[(&str, &Path)], target: &str, options: &[&str]) -> (Ended, Value) {
     let quick = ["--duration", "500ms", "--warm-up", "100ms", "--connections", "4", "--json"];
-    let ended = run(&[&["bench", target][..], &quick, options].concat());
+    let mut command = tensorserve(&[&["bench", target][..], &quick, options].concat());
+    let ended = ended(command.envs(variables.iter().copied()));
     let value = serde_json::from_str(&ended.stdout).unwrap_or_default();
     (ended, value)
 }
@@ -80,6 +88,59 @@ fn calls_of_grpc_are_measured() {
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     let text = failed.pointer("/first_failure/text").and_then(Value::as_str).expect("a text");
     assert!(text.contains("not HTTP/2") || text.contains("closed"), "{text}");
+}
+
+#[test]
+fn servers_with_tls_are_measured() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (certificate, key) = authority.sign("localhost");
+    let files = [("server.crt", &certificate), ("server.key", &key), ("ca.crt", &authority.root)];
+    let [certificate, key, ca] = files.map(|(name, text)| authority.file(name, text));
+    let [certificate, key] = [&certificate, &key].map(|file| file.display().to_string());
+    let options = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let server = Process::serve(&project("models"), &options);
+    let (port, grpc) = (server.address.port(), server.grpc().to_string());
+    // Not verified on a loopback address. The last two are larger than what is encrypted at once.
+    let url = format!("https://127.0.0.1:{port}/v1/models/half_plus_two");
+    for (protocol, rows) in [("v1", "1"), ("grpc", "1"), ("v2-raw", "200000"), ("grpc", "200000")] {
+        let mut options = vec!["--protocol", protocol, "--rows", rows];
+        if protocol == "grpc" {
+            options.extend(["--grpc", &grpc]);
+        }
+        let (ended, figures) = figures(&url, &options);
+        assert!(ended.status.success(), "{protocol}: {} {}", ended.stdout, ended.stderr);
+        assert_eq!(number(&figures, "/failed"), 0.0, "{protocol}: {figures}");
+        assert!(number(&figures, "/succeeded") > 5.0, "{protocol}: {figures}");
+    }
+
+    let url = format!("https://localhost:{port}/v1/models/half_plus_two");
+    let (ended, figures) = figures_with(&[("TENSORSERVE_CA", &ca)], &url, &[]);
+    assert!(ended.status.success(), "{} {}", ended.stdout, ended.stderr);
+    assert!(number(&figures, "/succeeded") > 20.0, "{figures}");
+    let wrong = other.file("other.crt", &other.root);
+    let (ended, _) = figures_with(&[("TENSORSERVE_CA", &wrong)], &url, &[]);
+    assert!(!ended.status.success() && ended.stderr.contains("certificate"), "{}", ended.stderr);
+    // A port without TLS.
+    let plain = Process::serve(&project("models/half_plus_two"), &[]);
+    let url = format!("https://{}/v1/models/half_plus_two", plain.address);
+    let (ended, _) = figures_with(&[], &url, &["--data", r#"{"instances": [1.0]}"#]);
+    assert!(!ended.status.success() && ended.stderr.contains("TLS handshake"), "{}", ended.stderr);
+}
+
+#[test]
+fn connections_with_tls_are_opened_again() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign("localhost");
+    let files = [("server.crt", &certificate), ("server.key", &key)];
+    let [certificate, key] =
+        files.map(|(name, text)| authority.file(name, text).display().to_string());
+    let options = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let server = Process::serve(&project("models"), &options);
+    let url = format!("https://{}/v1/models/half_plus_two", server.address);
+    let (ended, figures) = figures(&url, &["--header", "Connection: close"]);
+    assert!(ended.status.success(), "{} {}", ended.stdout, ended.stderr);
+    assert_eq!(number(&figures, "/failed"), 0.0, "{figures}");
+    assert!(number(&figures, "/succeeded") > 10.0, "{figures}");
 }
 
 #[test]
@@ -271,7 +332,7 @@ fn what_fails_is_shown() {
         (vec!["bench", &url, "--header", "x"], 1, vec!["NAME: VALUE"]),
         (vec!["bench", &several], 1, vec!["name a model", "half_plus_two"]),
         (vec!["bench", &missing], 1, vec!["missing"]),
-        (vec!["bench", "https://127.0.0.1/v1/models/m"], 1, vec!["without TLS"]),
+        (vec!["bench", "https://192.0.2.1/v1/models/m"], 1, vec!["TENSORSERVE_CA"]),
         (vec!["bench", &nobody], 1, vec!["refused"]),
         (vec!["bench", &nobody, "--data", "{}"], 1, vec!["refused"]),
     ] {

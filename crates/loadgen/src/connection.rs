@@ -1,15 +1,14 @@
 //! One connection: its socket, what it sends and what it has received.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
-
 use crate::grpc::GrpcWire;
-use crate::plan::{WireKind, WireRequest};
+use crate::plan::{LoadTls, WireKind, WireRequest};
 use crate::response::{Arrived, ResponseReader};
 use crate::results::FailureKind;
+use crate::socket::LoadSocket;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +74,7 @@ pub(crate) struct Answered<'c> {
 }
 
 pub(crate) struct LoadConnection {
-    stream: Option<TcpStream>,
+    socket: Option<LoadSocket>,
     kind: WireKind,
     wire: Wire,
     pub(crate) stage: ConnectionStage,
@@ -87,12 +86,14 @@ pub(crate) struct LoadConnection {
 
 impl LoadConnection {
     /// Connects, and waits for that.
-    pub(crate) fn open(address: SocketAddr, kind: WireKind, timeout: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, timeout)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+    pub(crate) fn open(
+        address: SocketAddr,
+        kind: WireKind,
+        tls: Option<&LoadTls>,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         Ok(LoadConnection {
-            stream: Some(stream),
+            socket: Some(LoadSocket::open(address, tls, timeout)?),
             kind,
             wire: Wire::new(kind),
             stage: ConnectionStage::Idle,
@@ -103,21 +104,12 @@ impl LoadConnection {
     }
 
     pub(crate) fn stream(&self) -> Option<&TcpStream> {
-        self.stream.as_ref()
+        self.socket.as_ref().map(LoadSocket::stream)
     }
 
     /// Begins to connect again.
-    pub(crate) fn reopen(&mut self, address: SocketAddr) -> io::Result<()> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        match connect(&socket, &address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let stream = TcpStream::from(socket);
-        stream.set_nodelay(true)?;
-        self.stream = Some(stream);
+    pub(crate) fn reopen(&mut self, address: SocketAddr, tls: Option<&LoadTls>) -> io::Result<()> {
+        self.socket = Some(LoadSocket::begin(address, tls)?);
         self.wire = Wire::new(self.kind);
         self.stage = ConnectionStage::Connecting;
         Ok(())
@@ -125,7 +117,7 @@ impl LoadConnection {
 
     /// Closes it until it is time to connect again.
     pub(crate) fn close(&mut self, until: u64) {
-        self.stream = None;
+        self.socket = None;
         self.stage = ConnectionStage::Closed(until);
     }
 
@@ -151,7 +143,7 @@ impl LoadConnection {
     fn write(&mut self, requests: &[WireRequest]) -> ConnectionStep {
         let request = requests.get(self.flight.request);
         let is_busy = self.stage == ConnectionStage::Busy;
-        let Some(stream) = &mut self.stream else { return ConnectionStep::Waits };
+        let Some(socket) = &mut self.socket else { return ConnectionStep::Waits };
         loop {
             let rest = match (&mut self.wire, request) {
                 (Wire::Http(_), Some(request)) if is_busy => {
@@ -165,10 +157,10 @@ impl LoadConnection {
                     wire.unsent()
                 }
             };
-            if rest.is_empty() {
-                return ConnectionStep::Waits;
-            }
-            match stream.write(rest) {
+            let sent =
+                if rest.is_empty() { socket.flush().map(|()| 0) } else { socket.write(rest) };
+            match sent {
+                Ok(0) => return ConnectionStep::Waits,
                 Ok(written) => {
                     self.flight.written += written;
                     if let Wire::Grpc(wire) = &mut self.wire {
@@ -191,18 +183,21 @@ impl LoadConnection {
     /// The socket can be written to.
     pub(crate) fn writable(&mut self, requests: &[WireRequest]) -> ConnectionStep {
         match self.stage {
-            ConnectionStage::Connecting => match self.stream.as_ref().map(TcpStream::take_error) {
-                Some(Ok(None)) => {
-                    self.stage = ConnectionStage::Idle;
-                    ConnectionStep::Connected
-                }
-                Some(Ok(Some(error)) | Err(error)) => {
-                    ConnectionStep::Failed(FailureKind::Connect, error.to_string())
-                }
-                None => ConnectionStep::Waits,
-            },
+            ConnectionStage::Connecting => self.connect(),
             ConnectionStage::Busy | ConnectionStage::Idle => self.write(requests),
             ConnectionStage::Closed(_) => ConnectionStep::Waits,
+        }
+    }
+
+    /// Goes on to connect.
+    fn connect(&mut self) -> ConnectionStep {
+        match self.socket.as_mut().map(LoadSocket::connected) {
+            Some(Ok(true)) => {
+                self.stage = ConnectionStage::Idle;
+                ConnectionStep::Connected
+            }
+            Some(Ok(false)) | None => ConnectionStep::Waits,
+            Some(Err(error)) => ConnectionStep::Failed(FailureKind::Connect, error.to_string()),
         }
     }
 
@@ -213,12 +208,16 @@ impl LoadConnection {
         buffer: &mut [u8],
         is_ending: bool,
     ) -> ConnectionStep {
-        if !matches!(self.stage, ConnectionStage::Busy | ConnectionStage::Idle) {
-            return ConnectionStep::Waits;
+        match self.stage {
+            ConnectionStage::Closed(_) => return ConnectionStep::Waits,
+            // Before the handshake has ended.
+            ConnectionStage::Connecting => return self.connect(),
+            ConnectionStage::Busy | ConnectionStage::Idle => {}
         }
         loop {
-            let Some(stream) = &mut self.stream else { return ConnectionStep::Waits };
-            let count = match stream.read(buffer) {
+            let Some(socket) = &mut self.socket else { return ConnectionStep::Waits };
+            let reads_on = is_ending || socket.keeps_bytes();
+            let count = match socket.read(buffer) {
                 Ok(0) => return self.ended("the server closed the connection"),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return self.write(requests),
@@ -231,7 +230,7 @@ impl LoadConnection {
                 return step;
             }
             // The rest has not arrived: its arrival is another edge.
-            if count < buffer.len() && !is_ending {
+            if count < buffer.len() && !reads_on {
                 return self.write(requests);
             }
         }

@@ -427,7 +427,8 @@ mod tests {
     use super::*;
 
     fn request(length: usize) -> WireRequest {
-        WireRequest::grpc("/a.B/C", "h:1", &[("x", "y")], &vec![7; length]).expect("a request")
+        WireRequest::grpc("/a.B/C", ("http", "h:1"), &[("x", "y")], &vec![7; length])
+            .expect("a request")
     }
 
     /// A frame with these fields: indexed ones as they are, others as literals.

@@ -220,9 +220,13 @@ fn decoded(coded: &[u8]) -> Text {
 }
 
 /// A block of a request with these fields, which changes no table, so that it can be sent again and again.
-pub(crate) fn block(path: &str, authority: &str, others: &[(&str, &str)]) -> Vec<u8> {
-    // POST over http, by their places in the static table; the names of the path and the authority as well.
-    let mut block = vec![0x83, 0x86, 0x04];
+pub(crate) fn block(
+    path: &str,
+    (scheme, authority): (&str, &str),
+    others: &[(&str, &str)],
+) -> Vec<u8> {
+    // POST over http or https, by their places in the static table; the names of the path and the authority as well.
+    let mut block = vec![0x83, if scheme == "https" { 0x87 } else { 0x86 }, 0x04];
     write_text(path, &mut block);
     block.push(0x01);
     write_text(authority, &mut block);
@@ -322,8 +326,11 @@ mod tests {
     #[test]
     fn a_request_is_read_back() {
         let path = format!("/{}", "long".repeat(100));
-        let block =
-            block(&path, "h:1", &[("Content-Type", "application/grpc"), ("te", "trailers")]);
+        let block = block(
+            &path,
+            ("http", "h:1"),
+            &[("Content-Type", "application/grpc"), ("te", "trailers")],
+        );
         let want = [
             (":method", "POST"),
             (":scheme", "http"),

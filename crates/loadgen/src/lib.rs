@@ -30,5 +30,6 @@ pub mod report;
 mod response;
 pub mod results;
 pub mod run;
+mod socket;
 mod spread;
 pub mod summary;

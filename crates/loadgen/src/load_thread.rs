@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::connection::{ConnectionStage, ConnectionStep, LoadConnection};
 use crate::cost::ThreadCost;
 use crate::pace::Pace;
-use crate::plan::WireRequest;
+use crate::plan::{LoadTls, WireRequest};
 use crate::poller::Poller;
 use crate::recorder::{Recorder, ThreadTotals};
 use crate::results::{FailureKind, FailureSample};
@@ -33,6 +33,7 @@ pub(crate) type End = Arc<AtomicU64>;
 /// What a thread is given.
 pub(crate) struct Share {
     pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<LoadTls>,
     pub(crate) requests: Arc<Vec<WireRequest>>,
     pub(crate) connections: Vec<LoadConnection>,
     pub(crate) pace: Option<Pace>,
@@ -279,7 +280,7 @@ impl LoadThread {
         if at > now {
             return;
         }
-        let opened = connection.reopen(self.share.address);
+        let opened = connection.reopen(self.share.address, self.share.tls.as_ref());
         let added = opened.and_then(|()| match connection.stream() {
             Some(stream) => self.poller.add(stream, number),
             None => Ok(()),

@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
 use crate::hpack;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -36,8 +39,17 @@ impl Arrivals {
 pub enum WireKind {
     /// HTTP/1.1.
     Http,
-    /// Calls of gRPC, over HTTP/2 without TLS. One call at a time is on a connection.
+    /// Calls of gRPC, over HTTP/2. One call at a time is on a connection.
     Grpc,
+}
+
+/// TLS of connections.
+#[derive(Clone, Debug)]
+pub struct LoadTls {
+    /// What is trusted, and the protocols that are offered.
+    pub config: Arc<ClientConfig>,
+    /// The name that the server's certificate must have.
+    pub name: ServerName<'static>,
 }
 
 /// A request, as it is sent.
@@ -56,18 +68,19 @@ impl WireRequest {
         WireRequest { head: Vec::new(), body: bytes }
     }
 
-    /// A call of the method at `path`, such as `/package.Service/Method`, with an encoded message.
+    /// A call of the method at `path`, such as `/package.Service/Method`, with an encoded message; `scheme` is `http` or
+    /// `https`.
     ///
     /// # Errors
     /// If the message is longer than a call may have, or the fields take more than a frame.
     pub fn grpc(
         path: &str,
-        authority: &str,
+        (scheme, authority): (&str, &str),
         fields: &[(&str, &str)],
         message: &[u8],
     ) -> Result<Self> {
         let fixed = [("te", "trailers"), ("content-type", "application/grpc")];
-        let head = hpack::block(path, authority, &[&fixed[..], fields].concat());
+        let head = hpack::block(path, (scheme, authority), &[&fixed[..], fields].concat());
         if head.len() > LARGEST_HEAD {
             return Err(Error::invalid("the fields of a call may have 16 KiB"));
         }
@@ -97,6 +110,8 @@ pub struct LoadPlan {
     pub address: SocketAddr,
     /// How requests go over a connection.
     pub wire: WireKind,
+    /// TLS of connections; `None` for none.
+    pub tls: Option<LoadTls>,
     /// The requests: one after the other, from the first again after the last.
     pub requests: Arc<Vec<WireRequest>>,
     /// When they are sent.

@@ -65,6 +65,7 @@ pub fn run(
     for index in 0..threads {
         let share = Share {
             address: plan.address,
+            tls: plan.tls.clone(),
             requests: Arc::clone(&plan.requests),
             connections: connections.pop().unwrap_or_default(),
             pace: Pace::new(&plan.arrivals, index, threads),
@@ -100,19 +101,20 @@ fn connect(plan: &LoadPlan) -> Result<Vec<Vec<LoadConnection>>> {
     let threads = plan.threads.min(plan.connections);
     let mut all: Vec<Vec<LoadConnection>> = (0..threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections {
-        let connection = LoadConnection::open(plan.address, plan.wire, plan.timeout.min(CONNECT))
+        let timeout = plan.timeout.min(CONNECT);
+        let connection = LoadConnection::open(plan.address, plan.wire, plan.tls.as_ref(), timeout)
             .map_err(|e| {
-            let message = match number {
-                0 => format!("{}: {e}", plan.address),
-                _ => format!(
-                    "{}: connection {} of {}: {e}",
-                    plan.address,
-                    number + 1,
-                    plan.connections
-                ),
-            };
-            Error::unavailable(message).with_source(e)
-        })?;
+                let message = match number {
+                    0 => format!("{}: {e}", plan.address),
+                    _ => format!(
+                        "{}: connection {} of {}: {e}",
+                        plan.address,
+                        number + 1,
+                        plan.connections
+                    ),
+                };
+                Error::unavailable(message).with_source(e)
+            })?;
         if let Some(of_thread) = all.get_mut(number % threads) {
             of_thread.push(connection);
         }

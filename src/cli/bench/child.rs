@@ -53,8 +53,10 @@ impl ServerChild {
         let mut why = "it has ended".to_owned();
         let mut is_ready = false;
         for line in lines.by_ref().map_while(std::io::Result::ok) {
-            if let Some(address) = line.strip_prefix("listening on http://") {
-                url = Some(format!("http://{address}"));
+            if let Some(of_http) =
+                line.strip_prefix("listening on ").filter(|it| it.starts_with("http"))
+            {
+                url = Some(of_http.to_owned());
             }
             if let Some(address) = line.strip_prefix("listening on grpc://") {
                 grpc = Some(address.to_owned());

@@ -224,7 +224,8 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
         place: &arguments.target,
     };
     let written = WrittenLoad::of(&source, &target, environment)?;
-    let plan = plan(arguments, &target, &written);
+    let tls = target.tls(arguments.payload.protocol.wire(), environment)?;
+    let plan = LoadPlan { tls, ..plan(arguments, &target, &written) };
     plan.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(Arc::clone(&stop), "interrupted: the figures are of the time until now")?;
@@ -411,6 +412,7 @@ fn plan(arguments: &Arguments, target: &ModelTarget, written: &WrittenLoad) -> L
     LoadPlan {
         address: target.address,
         wire: arguments.payload.protocol.wire(),
+        tls: None,
         requests: Arc::clone(&written.requests),
         arrivals,
         connections: arguments.connections.unwrap_or(connections),

@@ -173,6 +173,7 @@ mod tests {
     fn target() -> ModelTarget {
         ModelTarget {
             server: "http://h".into(),
+            scheme: "http",
             authority: "h".into(),
             prefix: String::new(),
             address: ([127, 0, 0, 1], 1).into(),

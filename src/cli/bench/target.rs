@@ -2,8 +2,11 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use tokio_rustls::rustls::pki_types::ServerName;
+
 use super::super::http_client;
 use crate::config::environment::Environment;
+use tensorserve_loadgen::plan::{LoadTls, WireKind};
 use tensorserve_protocol::url::{percent_decoded, percent_encoded};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -20,8 +23,10 @@ pub(in crate::cli) enum NamedVersion {
 /// A model of a server.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct ModelTarget {
-    /// `http://HOST:PORT`, with the prefix of a proxy if there is one.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, with the prefix of a proxy if there is one.
     pub(in crate::cli) server: String,
+    /// `http` or `https`.
+    pub(in crate::cli) scheme: &'static str,
     /// `HOST:PORT`.
     pub(in crate::cli) authority: String,
     /// What is before `/v1/models/` in paths.
@@ -35,6 +40,7 @@ pub(in crate::cli) struct ModelTarget {
 /// What a URL says.
 #[derive(Debug, PartialEq, Eq)]
 struct UrlParts {
+    scheme: &'static str,
     authority: String,
     prefix: String,
     model: Option<String>,
@@ -63,14 +69,14 @@ impl ModelTarget {
             let message = format!("{url} names the model {named}, and --model the model {wanted}");
             return Err(Error::invalid(message));
         }
-        let server = format!("http://{}{}", parts.authority, parts.prefix);
-        let address = resolve(&parts.authority, url)?;
+        let server = format!("{}://{}{}", parts.scheme, parts.authority, parts.prefix);
+        let address = resolve(&parts.authority, parts.scheme, url)?;
         let model = match model.map(str::to_owned).or(parts.model) {
             Some(model) => model,
             None => only_model(&server, url, environment)?,
         };
-        let UrlParts { authority, prefix, version, .. } = parts;
-        Ok(ModelTarget { server, authority, prefix, address, model, version })
+        let UrlParts { scheme, authority, prefix, version, .. } = parts;
+        Ok(ModelTarget { server, scheme, authority, prefix, address, model, version })
     }
 
     /// The address of its gRPC port: the given one, or the default one of the host.
@@ -79,14 +85,37 @@ impl ModelTarget {
     /// If it is none.
     pub(in crate::cli) fn grpc_address(&self, given: Option<&str>) -> Result<SocketAddr> {
         match given {
-            Some(given)
-                if given.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) =>
-            {
+            Some(given) if split_port(given).is_none() => {
                 Err(Error::invalid(format!("--grpc: {given} is not HOST:PORT")))
             }
-            Some(given) => resolve(given, given),
+            Some(given) => resolve(given, self.scheme, given),
             None => Ok(SocketAddr::new(self.address.ip(), GRPC_PORT)),
         }
+    }
+
+    /// TLS of connections to it that speak `wire`; `None` without TLS.
+    ///
+    /// # Errors
+    /// If its certificate cannot be verified.
+    pub(in crate::cli) fn tls(
+        &self,
+        wire: WireKind,
+        environment: &Environment,
+    ) -> Result<Option<LoadTls>> {
+        if self.scheme != "https" {
+            return Ok(None);
+        }
+        let protocol: &[u8] = match wire {
+            WireKind::Http => b"http/1.1",
+            WireKind::Grpc => b"h2",
+        };
+        let host = split_port(&self.authority).map_or(&*self.authority, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let wrong = |e| Error::invalid(format!("{}: {e}", self.server));
+        Ok(Some(LoadTls {
+            config: http_client::client_config(&self.server, environment, protocol)?,
+            name: ServerName::try_from(host).map_err(wrong)?,
+        }))
     }
 
     /// The path of the model in TensorFlow Serving's API.
@@ -132,12 +161,10 @@ fn only_model(server: &str, url: &str, environment: &Environment) -> Result<Stri
 
 fn parse(url: &str) -> Result<UrlParts> {
     let wrong = |why: &str| Error::invalid(format!("{url}: {why}"));
-    if url.starts_with("https:") {
-        return Err(wrong(
-            "this command speaks HTTP without TLS: name the plain port, or that of a proxy on this machine",
-        ));
-    }
-    let rest = url.strip_prefix("http://").ok_or_else(|| wrong("not a URL of a server"))?;
+    let schemes = ["http", "https"].into_iter();
+    let mut found =
+        schemes.filter_map(|scheme| Some((scheme, url.strip_prefix(scheme)?.strip_prefix("://")?)));
+    let (scheme, rest) = found.next().ok_or_else(|| wrong("not a URL of a server"))?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if authority.is_empty() || authority.contains('@') {
         return Err(wrong("not a URL such as http://127.0.0.1:8500/v1/models/NAME"));
@@ -148,7 +175,8 @@ fn parse(url: &str) -> Result<UrlParts> {
     let Some((prefix, rest)) = found else {
         let prefix = path.trim_end_matches('/');
         let prefix = prefix.strip_suffix("/v1/models").unwrap_or(prefix);
-        return Ok(UrlParts { authority, prefix: prefix.to_owned(), model: None, version: None });
+        let prefix = prefix.to_owned();
+        return Ok(UrlParts { scheme, authority, prefix, model: None, version: None });
     };
     let rest = rest.rsplit_once(':').map_or(rest, |(rest, _)| rest);
     let mut segments = rest.split('/').filter(|segment| !segment.is_empty());
@@ -159,12 +187,21 @@ fn parse(url: &str) -> Result<UrlParts> {
         (None | Some("infer" | "metadata"), None) => None,
         _ => return Err(wrong("the path after the model is not known")),
     };
-    Ok(UrlParts { authority, prefix: prefix.to_owned(), model, version })
+    Ok(UrlParts { scheme, authority, prefix: prefix.to_owned(), model, version })
 }
 
-fn resolve(authority: &str, url: &str) -> Result<SocketAddr> {
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let with_port = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+/// The host and the port, if there is one.
+fn split_port(authority: &str) -> Option<(&str, u16)> {
+    let (host, port) = authority.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}
+
+fn resolve(authority: &str, scheme: &str, url: &str) -> Result<SocketAddr> {
+    let default = if scheme == "https" { 443 } else { 80 };
+    let with_port = match split_port(authority) {
+        Some(_) => authority.to_owned(),
+        None => format!("{authority}:{default}"),
+    };
     let failed = |why: String| Error::invalid(format!("{url}: {why}"));
     let mut addresses = with_port.to_socket_addrs().map_err(|e| failed(e.to_string()))?;
     addresses.next().ok_or_else(|| failed("the name of the server has no address".to_owned()))
@@ -205,7 +242,8 @@ mod tests {
     #[test]
     fn other_urls_are_refused() {
         for url in [
-            "https://h/v1/models/m",
+            "https:/h/v1/models/m",
+            "httpx://h",
             "ftp://h",
             "http://",
             "http://u@h",
@@ -214,7 +252,8 @@ mod tests {
             let message = parse(url).expect_err(url).to_string();
             assert!(message.starts_with(url), "{message}");
         }
-        assert!(resolve("127.0.0.1", "http://127.0.0.1").expect("an address").port() == 80);
-        assert!(resolve("[::1]:7", "http://[::1]:7").expect("an address").port() == 7);
+        let port = |authority, scheme| resolve(authority, scheme, "").expect("an address").port();
+        assert_eq!((port("127.0.0.1", "http"), port("127.0.0.1", "https")), (80, 443));
+        assert_eq!(port("[::1]:7", "https"), 7);
     }
 }

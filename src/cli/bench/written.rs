@@ -143,7 +143,8 @@ fn request(
     if protocol.wire() == WireKind::Grpc {
         let fields: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        return WireRequest::grpc(&path, &target.authority, &fields, &body.bytes);
+        let place = (target.scheme, target.authority.as_str());
+        return WireRequest::grpc(&path, place, &fields, &body.bytes);
     }
     let media_type = arguments.content_type.as_deref().unwrap_or(protocol.media_type());
     let mut head = format!(
@@ -167,7 +168,7 @@ fn signature(
     target: &ModelTarget,
     environment: &Environment,
 ) -> Result<Signature> {
-    let place = format!("http://{}{}", target.authority, target.v1_path());
+    let place = format!("{}://{}{}", target.scheme, target.authority, target.v1_path());
     let served = DescribedModel::of(&place, source.place, environment)?;
     let wanted = source.payload.signature.as_deref().unwrap_or(DEFAULT_SIGNATURE);
     let names: Vec<String> =

@@ -90,6 +90,10 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     arguments.rules.read_into(&mut rules)?;
     let comparison = VersionComparison::new(rules.outputs, rules.of_output);
     let mut target = ModelTarget::of(&arguments.target, arguments.model.as_deref(), environment)?;
+    if target.scheme == "https" {
+        let message = "this command speaks gRPC without TLS: name the plain port, or that of a proxy on this machine";
+        return Err(Error::invalid(format!("{}: {message}", arguments.target)));
+    }
     target.address = target.grpc_address(arguments.grpc.as_deref())?;
     let (requests, total) = ReplayRequests::checked(logs, &target, *verify)?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -75,6 +75,7 @@ impl TuneRig<'_> {
         let plan = LoadPlan {
             address: target.address,
             wire: arguments.payload.protocol.wire(),
+            tls: target.tls(arguments.payload.protocol.wire(), self.environment)?,
             requests: Arc::clone(&written.requests),
             arrivals: Arrivals::Closed,
             connections: 1,

@@ -19,6 +19,7 @@ pub(crate) fn plan(server: &KnownServer, arrivals: Arrivals) -> LoadPlan {
     LoadPlan {
         address: server.address,
         wire: WireKind::Http,
+        tls: None,
         requests: Arc::new(vec![WireRequest::http(request)]),
         arrivals,
         connections: 64,
