@@ -155,7 +155,11 @@ fn only_model(server: &str, url: &str, environment: &Environment) -> Result<Stri
             "name a model, as in {server}/v1/models/NAME or with --model: the server has {}",
             names.join(", ")
         ))),
-        None => Err(wrong(format!("name a model: {server}/v1/models/NAME, or with --model"))),
+        None => {
+            let said = page.get("error").and_then(serde_json::Value::as_str);
+            let said = said.map(|said| format!("; the server says: {said}")).unwrap_or_default();
+            Err(wrong(format!("name a model: {server}/v1/models/NAME, or with --model{said}")))
+        }
     }
 }
 
