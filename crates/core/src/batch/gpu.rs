@@ -32,9 +32,13 @@ impl BatchQueue {
 }
 
 impl QueueInner {
-    /// Whether its runs take turns on a GPU, and requests that wait for it may join.
+    /// Whether its runs take turns on a GPU, and requests that wait for it may join. Nobody waits for runs that may never
+    /// end.
     pub(super) fn shares_gpu(&self) -> bool {
-        self.traits.on_gpu && self.config.mode == BatchMode::Auto && self.verification.may_join()
+        self.traits.on_gpu
+            && !self.traits.unbounded
+            && self.config.mode == BatchMode::Auto
+            && self.verification.may_join()
     }
 
     /// Whether batches are padded to a power of two rows: in the first run of each number of rows on a GPU, the runtime

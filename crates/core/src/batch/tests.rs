@@ -315,11 +315,14 @@ fn requests_wait_for_a_gpu_that_has_enough_runs_and_join() {
         let outputs = answer(submitted).expect("an answer").outputs;
         assert_eq!(outputs[0].values::<f32>(), inputs[0].values::<f32>(), "its own row");
     }
-    // Elsewhere runs do not take turns.
-    let (queue, runs, open) = place.queue_of("cpu", config, proven);
-    let begun: Vec<_> = (0..8).map(|_| begin(&queue, &runs)).collect();
-    drop(open);
-    for submitted in begun {
-        answer(submitted).expect("an answer");
+    // Elsewhere runs do not take turns, and nobody waits for one that may never end.
+    let endless = SignatureTraits { on_gpu: true, unbounded: true, ..proven.clone() };
+    for (name, traits) in [("cpu", proven), ("endless", endless)] {
+        let (queue, runs, open) = place.queue_of(name, config.clone(), traits);
+        let begun: Vec<_> = (0..8).map(|_| begin(&queue, &runs)).collect();
+        drop(open);
+        for submitted in begun {
+            answer(submitted).expect("an answer");
+        }
     }
 }
