@@ -259,6 +259,8 @@ fn first_line(text: &str) -> String {
 pub(crate) struct TorchModel {
     model: NonNull<TsModel>,
     api: Arc<TorchApi>,
+    /// It was loaded onto a GPU.
+    pub(crate) on_gpu: bool,
 }
 
 // SAFETY: runs do not change the module, or do what the module's program says, for which libtorch locks;
@@ -282,7 +284,7 @@ impl TorchModel {
         let status = unsafe {
             (api.functions.load_script)(path.as_ptr(), gpu.unwrap_or(-1), &raw mut model)
         };
-        Self::of(api, status, model)
+        Self::of(api, status, model, gpu.is_some())
     }
 
     /// Loads the model `name` of the package at `path`, of which `runners` runs can take place at a time.
@@ -300,13 +302,19 @@ impl TorchModel {
             let gpu = gpu.unwrap_or(-1);
             (api.functions.load_package)(path.as_ptr(), name.as_ptr(), runners, gpu, &raw mut model)
         };
-        Self::of(api, status, model)
+        Self::of(api, status, model, gpu.is_some())
     }
 
-    fn of(api: &Arc<TorchApi>, status: ShimStatus, model: *mut TsModel) -> Result<Self> {
+    fn of(
+        api: &Arc<TorchApi>,
+        status: ShimStatus,
+        model: *mut TsModel,
+        on_gpu: bool,
+    ) -> Result<Self> {
         api.check(status)?;
         let missing = || Error::internal("libtorch returned no module");
-        Ok(TorchModel { model: NonNull::new(model).ok_or_else(missing)?, api: Arc::clone(api) })
+        let model = NonNull::new(model).ok_or_else(missing)?;
+        Ok(TorchModel { model, api: Arc::clone(api), on_gpu })
     }
 
     /// What the module declares, as JSON.

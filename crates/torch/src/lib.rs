@@ -359,7 +359,6 @@ impl ModelLoader for Torch {
             outputs,
             model,
             threads: options.threads,
-            on_gpu: self.runtime()?.gpu().is_some(),
         };
         Ok(Loaded {
             signatures: vec![signature],
@@ -382,7 +381,6 @@ struct TorchExecutable {
     most_rows: Option<usize>,
     /// Threads of an operation, unless a run has its own number.
     threads: usize,
-    on_gpu: bool,
 }
 
 impl TorchExecutable {
@@ -405,7 +403,7 @@ impl Executable for TorchExecutable {
     }
 
     fn runs_on_gpu(&self) -> bool {
-        self.on_gpu
+        self.model.on_gpu
     }
 }
 

@@ -25,7 +25,7 @@ use super::print_line;
 use crate::config::environment::Environment;
 use crate::config::units::HumanDuration;
 use tensorserve_loadgen::compare::RunComparison;
-use tensorserve_loadgen::plan::{Arrivals, LoadPlan, WireKind};
+use tensorserve_loadgen::plan::{Arrivals, LoadPlan, LoadTls, WireKind};
 use tensorserve_loadgen::ramp::{self, LoadRamp};
 use tensorserve_loadgen::report;
 use tensorserve_loadgen::results::RunEnd;
@@ -225,7 +225,7 @@ pub(super) fn run(arguments: &Arguments, environment: &Environment) -> Result<Ex
     };
     let written = WrittenLoad::of(&source, &target, environment)?;
     let tls = target.tls(arguments.payload.protocol.wire(), environment)?;
-    let plan = LoadPlan { tls, ..plan(arguments, &target, &written) };
+    let plan = plan(arguments, &target, tls, &written);
     plan.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(Arc::clone(&stop), "interrupted: the figures are of the time until now")?;
@@ -397,7 +397,12 @@ fn arrivals_of(arguments: &Arguments, rate: f64) -> Arrivals {
     }
 }
 
-fn plan(arguments: &Arguments, target: &ModelTarget, written: &WrittenLoad) -> LoadPlan {
+fn plan(
+    arguments: &Arguments,
+    target: &ModelTarget,
+    tls: Option<LoadTls>,
+    written: &WrittenLoad,
+) -> LoadPlan {
     let is_open = arguments.rate.is_some() || arguments.ramp.is_some() || written.times.is_some();
     let arrivals = match (&written.times, arguments.rate) {
         (Some(times), _) => Arrivals::Times(times.as_slice().into()),
@@ -412,7 +417,7 @@ fn plan(arguments: &Arguments, target: &ModelTarget, written: &WrittenLoad) -> L
     LoadPlan {
         address: target.address,
         wire: arguments.payload.protocol.wire(),
-        tls: None,
+        tls,
         requests: Arc::clone(&written.requests),
         arrivals,
         connections: arguments.connections.unwrap_or(connections),

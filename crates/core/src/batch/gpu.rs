@@ -44,9 +44,7 @@ impl QueueInner {
     /// Whether batches are padded to a power of two rows: in the first run of each number of rows on a GPU, the runtime
     /// tries its algorithms, which takes some tens of times as long as a run.
     pub(super) fn pads_for_gpu(&self) -> bool {
-        self.shares_gpu()
-            && self.config.allowed_batch_sizes.is_empty()
-            && self.verification.may_be_refuted()
+        self.shares_gpu() && self.config.allowed_batch_sizes.is_empty()
     }
 
     /// The rows that a batch of `rows` rows is padded to.

@@ -264,7 +264,7 @@ impl<S: Splits> Forest<S> {
 
     /// What the node of a leaf with `values` has, for which it has no room.
     fn values_behind(&mut self, values: &[S::Leaf]) -> Result<S::Threshold> {
-        let bits: Vec<u64> = values.iter().map(|value| value.bits()).collect();
+        let bits: Vec<u64> = values.iter().map(|value| LeafValue::bits(*value)).collect();
         if let Some(start) = self.shared.get(&bits) {
             return Ok(S::Threshold::from_index(*start));
         }

@@ -16,6 +16,8 @@ pub trait Threshold: Copy {
     fn from_index(index: u32) -> Self;
     /// The index that its bits are.
     fn index(self) -> u32;
+    /// Its bits.
+    fn bits(self) -> u64;
 }
 
 /// A value of a leaf, for which nodes have room if it is of the type `T` of thresholds.
@@ -52,6 +54,10 @@ impl Threshold for f32 {
     fn index(self) -> u32 {
         self.to_bits()
     }
+
+    fn bits(self) -> u64 {
+        u64::from(self.to_bits())
+    }
 }
 
 impl Threshold for f64 {
@@ -63,33 +69,23 @@ impl Threshold for f64 {
     fn index(self) -> u32 {
         self.to_bits() as u32
     }
-}
-
-impl LeafValue<f32> for f32 {
-    fn in_node(self) -> Option<f32> {
-        Some(self)
-    }
-
-    fn of_node(number: &f32) -> Option<&Self> {
-        Some(number)
-    }
-
-    fn bits(self) -> u64 {
-        u64::from(self.to_bits())
-    }
-}
-
-impl LeafValue<f64> for f64 {
-    fn in_node(self) -> Option<f64> {
-        Some(self)
-    }
-
-    fn of_node(number: &f64) -> Option<&Self> {
-        Some(number)
-    }
 
     fn bits(self) -> u64 {
         self.to_bits()
+    }
+}
+
+impl<T: Threshold> LeafValue<T> for T {
+    fn in_node(self) -> Option<T> {
+        Some(self)
+    }
+
+    fn of_node(number: &T) -> Option<&Self> {
+        Some(number)
+    }
+
+    fn bits(self) -> u64 {
+        Threshold::bits(self)
     }
 }
 
