@@ -13,6 +13,9 @@ const PARALLEL_ROWS: usize = 8;
 /// The depth up to which the index of a leaf is one byte.
 const BYTE_DEPTH: usize = 8;
 
+/// The number of trees whose leaves are added to the sum of a row while that is in a register.
+const PARALLEL_TREES: usize = 4;
+
 /// All trees of a model.
 pub(super) enum Trees {
     Symmetric { trees: Vec<SymmetricTree>, levels: Vec<BinSplit>, leaves: Vec<f64> },
@@ -70,15 +73,27 @@ impl Trees {
     pub(super) fn add_to(&self, sums: &mut [f64], dimension: usize, bins: &[u8], stride: usize) {
         match self {
             Trees::Symmetric { trees, levels, leaves } => {
-                for tree in trees {
-                    let end = tree.first_level + tree.depth;
-                    let levels = levels.get(tree.first_level..end).unwrap_or_default();
-                    let leaves = leaves.get(tree.first_leaf..).unwrap_or_default();
-                    if stride == BLOCK && tree.depth <= BYTE_DEPTH {
-                        add_block(levels, leaves, sums, dimension, bins);
-                    } else {
+                let mut rest = trees.as_slice();
+                while let Some((tree, others)) = rest.split_first() {
+                    let of_depth = rest.first_chunk::<PARALLEL_TREES>().filter(|group| {
+                        dimension == 1 && group.iter().all(|other| other.depth == tree.depth)
+                    });
+                    if stride != BLOCK || tree.depth > BYTE_DEPTH {
+                        let (levels, leaves) = tree.parts(levels, leaves);
                         add_rows(levels, leaves, sums, dimension, bins, stride);
+                    } else if let Some(group) = of_depth {
+                        add_trees(
+                            group.each_ref().map(|tree| tree.parts(levels, leaves)),
+                            sums,
+                            bins,
+                        );
+                        rest = rest.get(PARALLEL_TREES..).unwrap_or_default();
+                        continue;
+                    } else {
+                        let (levels, leaves) = tree.parts(levels, leaves);
+                        add_block(levels, leaves, sums, dimension, bins);
                     }
+                    rest = others;
                 }
             }
             Trees::Others { starts, nodes, leaves } => {
@@ -93,6 +108,15 @@ impl Trees {
                 }
             }
         }
+    }
+}
+
+impl SymmetricTree {
+    /// The splits of its levels, and the leaves from its own on.
+    fn parts<'a>(&self, levels: &'a [BinSplit], leaves: &'a [f64]) -> (&'a [BinSplit], &'a [f64]) {
+        let end = self.first_level + self.depth;
+        let levels = levels.get(self.first_level..end).unwrap_or_default();
+        (levels, leaves.get(self.first_leaf..).unwrap_or_default())
     }
 }
 
@@ -156,6 +180,16 @@ fn tree_node(
 
 /// Adds the leaves of a symmetric tree for a block of rows.
 fn add_block(levels: &[BinSplit], leaves: &[f64], sums: &mut [f64], dimension: usize, bins: &[u8]) {
+    if dimension == 1 {
+        return add_trees([(levels, leaves)], sums, bins);
+    }
+    for (sums, index) in sums.chunks_exact_mut(dimension).zip(leaf_indices(levels, bins)) {
+        add_leaf(sums, leaves.get(usize::from(index) * dimension..).unwrap_or_default());
+    }
+}
+
+/// The leaf of each row of a block, in a symmetric tree with these levels, at most [`BYTE_DEPTH`].
+fn leaf_indices(levels: &[BinSplit], bins: &[u8]) -> [u8; BLOCK] {
     let mut indices = [0_u8; BLOCK];
     for (depth, level) in levels.iter().enumerate() {
         let start = level.column as usize * BLOCK;
@@ -167,29 +201,42 @@ fn add_block(levels: &[BinSplit], leaves: &[f64], sums: &mut [f64], dimension: u
             *index |= if *bin >= level.bin { bit } else { 0 };
         }
     }
-    if dimension == 1 {
-        return match levels.len() {
-            0 => gather::<1>(leaves, &indices, sums),
-            1 => gather::<2>(leaves, &indices, sums),
-            2 => gather::<4>(leaves, &indices, sums),
-            3 => gather::<8>(leaves, &indices, sums),
-            4 => gather::<16>(leaves, &indices, sums),
-            5 => gather::<32>(leaves, &indices, sums),
-            6 => gather::<64>(leaves, &indices, sums),
-            7 => gather::<128>(leaves, &indices, sums),
-            _ => gather::<256>(leaves, &indices, sums),
-        };
-    }
-    for (sums, index) in sums.chunks_exact_mut(dimension).zip(indices) {
-        add_leaf(sums, leaves.get(usize::from(index) * dimension..).unwrap_or_default());
+    indices
+}
+
+/// Adds the leaves of symmetric trees of one depth for a block of rows, each with one value, one tree
+/// after the other, as single trees are added.
+fn add_trees<const T: usize>(trees: [(&[BinSplit], &[f64]); T], sums: &mut [f64], bins: &[u8]) {
+    let indices = trees.map(|(levels, _)| leaf_indices(levels, bins));
+    let leaves = trees.map(|(_, leaves)| leaves);
+    match trees.first().map_or(0, |(levels, _)| levels.len()) {
+        0 => gather::<1, T>(leaves, &indices, sums),
+        1 => gather::<2, T>(leaves, &indices, sums),
+        2 => gather::<4, T>(leaves, &indices, sums),
+        3 => gather::<8, T>(leaves, &indices, sums),
+        4 => gather::<16, T>(leaves, &indices, sums),
+        5 => gather::<32, T>(leaves, &indices, sums),
+        6 => gather::<64, T>(leaves, &indices, sums),
+        7 => gather::<128, T>(leaves, &indices, sums),
+        _ => gather::<256, T>(leaves, &indices, sums),
     }
 }
 
-/// Adds one of `N` leaves to each sum. `N` is a power of two, so that no index has to be checked.
-fn gather<const N: usize>(leaves: &[f64], indices: &[u8; BLOCK], sums: &mut [f64]) {
-    let Some(leaves) = leaves.first_chunk::<N>() else { return };
-    for (sum, index) in sums.iter_mut().zip(indices) {
-        *sum += leaves.get(usize::from(*index) & (N - 1)).copied().unwrap_or(0.0);
+/// Adds one of `N` leaves of each tree to each sum. `N` is a power of two, so that no index has to be
+/// checked.
+fn gather<const N: usize, const T: usize>(
+    leaves: [&[f64]; T],
+    indices: &[[u8; BLOCK]; T],
+    sums: &mut [f64],
+) {
+    let none = &[0.0; N];
+    let leaves = leaves.map(|leaves| leaves.first_chunk::<N>().unwrap_or(none));
+    // The last block has fewer rows.
+    for (row, sum) in sums.iter_mut().enumerate().take(BLOCK) {
+        for (leaves, indices) in leaves.iter().zip(indices) {
+            let index = indices.get(row).map_or(0, |index| usize::from(*index));
+            *sum += leaves.get(index & (N - 1)).copied().unwrap_or(0.0);
+        }
     }
 }
 
