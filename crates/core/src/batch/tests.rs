@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::gpu::RUNS_ON_A_GPU;
@@ -325,4 +326,41 @@ fn requests_wait_for_a_gpu_that_has_enough_runs_and_join() {
             answer(submitted).expect("an answer");
         }
     }
+}
+
+/// Keeps the thread and the timeout of its run.
+struct Noted(Mutex<Option<(ThreadId, Option<Duration>)>>);
+
+impl BatchRunner for Noted {
+    fn run(&self, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        *lock(&self.0) = Some((thread::current().id(), options.timeout));
+        Ok(inputs.to_vec())
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_runs_with_the_priority_of_its_thread_if_it_surely_ends() {
+    let place = Place::with_threads(1);
+    let here = thread::current().id();
+    let run = |traits: SignatureTraits, deadline: Duration| {
+        let noted = Arc::new(Noted(Mutex::new(None)));
+        let runaways = Arc::new(Runaways::new("a".to_owned(), 1));
+        let limit = place.batcher.limit(&"a".into());
+        let queue = place.batcher.queue(
+            (&limit, &runaways),
+            batches(4),
+            traits,
+            QueueMetrics::unregistered("a"),
+            Arc::clone(&noted) as Arc<dyn BatchRunner>,
+        );
+        queue.run_aside(&row(1), Instant::now() + deadline).expect("outputs");
+        lock(&noted.0).take().expect("it ran")
+    };
+    let minute = Duration::from_secs(60);
+    // With a timeout, libtensorflow runs a graph on a thread of its own, with its own priority.
+    assert_eq!(run(traits(), minute), (here, None));
+    assert!(run(traits(), Duration::ZERO).1.is_some(), "its time is over");
+    let endless = run(SignatureTraits { unbounded: true, ..traits() }, minute);
+    assert!(endless.1.is_some(), "it may never end");
+    assert_ne!(endless.0, here);
 }
