@@ -2,18 +2,21 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tensorserve_codec::base64::Alphabet;
 use tensorserve_codec::json::read::{ReadOptions, TensorReader};
 use tensorserve_codec::json::scan::Cursor;
 use tensorserve_codec::json::write::{self, Floats, JsonLayout, Style, Texts};
-use tensorserve_tensor::{DType, Tensor};
+use tensorserve_tensor::{DType, Element, Tensor};
 
 use crate::raw::thread_cpu;
 use crate::scenario::Scenario;
 
-pub const KINDS: [&str; 3] = ["short floats", "8-bit integers", "17 digits"];
+pub const KINDS: [&str; 5] =
+    ["short floats", "8-bit integers", "17 digits", "doubles", "32-bit integers"];
 
-type Image = Vec<Vec<[f32; 3]>>;
+type Image<T> = Vec<Vec<[T; 3]>>;
 
 const SIDE: usize = 224;
 const TIME: Duration = Duration::from_millis(150);
@@ -33,35 +36,48 @@ const STYLE: Style =
 /// GB of text per second, reading and writing.
 pub fn figures() -> Vec<(String, f64)> {
     let mut figures = Vec::new();
+    let unit = |i: usize| ((i * 7919) % 100_003) as f64 / 100_003.0;
+    let spread = |i: usize| ((i as u32).wrapping_mul(2_654_435_769)).cast_signed();
     for kind in KINDS {
-        let value = |i: usize| match kind {
-            "short floats" => format!("{:.7}", ((i * 7919) % 100_003) as f32 / 100_003.0),
-            "8-bit integers" => format!("{}", (i * 31) % 256),
-            _ => format!("{:.17}", ((i * 7919) % 100_003) as f64 / 100_003.0),
-        };
-        let text = image(value);
-        let tensor = read(&text);
-        let mut out = Vec::with_capacity(8 << 20);
-        figures.push((format!("read {kind}"), gigabytes(text.len(), || drop(read(&text)))));
-        let mut length = 0;
-        let per_second = gigabytes(1, || {
-            out.clear();
-            write::tensor(&tensor, STYLE, 0, &mut out).expect("numbers");
-            length = out.len();
-        });
-        figures.push((format!("write {kind}"), per_second * length as f64));
-        // serde_json on the same data, without building a document.
-        let typed = || serde_json::from_slice::<Image>(&text).expect("numbers");
-        figures.push((format!("serde read {kind}"), gigabytes(text.len(), || drop(typed()))));
-        let values = typed();
-        let per_second = gigabytes(1, || {
-            out.clear();
-            serde_json::to_writer(&mut out, &values).expect("numbers");
-            length = out.len();
-        });
-        figures.push((format!("serde write {kind}"), per_second * length as f64));
+        match kind {
+            "short floats" => add::<f32>(kind, |i| format!("{:.7}", unit(i) as f32), &mut figures),
+            "8-bit integers" => add::<f32>(kind, |i| format!("{}", (i * 31) % 256), &mut figures),
+            "17 digits" => add::<f32>(kind, |i| format!("{:.17}", unit(i)), &mut figures),
+            "doubles" => add::<f64>(kind, |i| format!("{:?}", unit(i)), &mut figures),
+            _ => add::<i32>(kind, |i| spread(i).to_string(), &mut figures),
+        }
     }
     figures
+}
+
+/// Adds the figures of an image whose values have these texts.
+fn add<T: Element + Serialize + DeserializeOwned>(
+    kind: &str,
+    value: impl Fn(usize) -> String,
+    figures: &mut Vec<(String, f64)>,
+) {
+    let text = image(value);
+    let read = || read(T::DTYPE, &text);
+    let tensor = read();
+    let mut out = Vec::with_capacity(8 << 20);
+    figures.push((format!("read {kind}"), gigabytes(text.len(), || drop(read()))));
+    let mut length = 0;
+    let per_second = gigabytes(1, || {
+        out.clear();
+        write::tensor(&tensor, STYLE, 0, &mut out).expect("numbers");
+        length = out.len();
+    });
+    figures.push((format!("write {kind}"), per_second * length as f64));
+    // serde_json on the same data, without building a document.
+    let typed = || serde_json::from_slice::<Image<T>>(&text).expect("numbers");
+    figures.push((format!("serde read {kind}"), gigabytes(text.len(), || drop(typed()))));
+    let values = typed();
+    let per_second = gigabytes(1, || {
+        out.clear();
+        serde_json::to_writer(&mut out, &values).expect("numbers");
+        length = out.len();
+    });
+    figures.push((format!("serde write {kind}"), per_second * length as f64));
 }
 
 /// Microseconds of CPU time to read a request's values and to write as many numbers as its response
@@ -94,9 +110,9 @@ pub fn request_micros(scenario: &Scenario) -> f64 {
 
 fn answer_tensor(name: &str) -> Tensor {
     match name {
-        "half_plus_two" => read(b"[2.5, 3.0, 4.5]"),
-        "recommender" => read(b"[0.123456789]"),
-        _ => read(b"[[0.1234567, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]]"),
+        "half_plus_two" => read(DType::Float, b"[2.5, 3.0, 4.5]"),
+        "recommender" => read(DType::Float, b"[0.123456789]"),
+        _ => read(DType::Float, b"[[0.1234567, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]]"),
     }
 }
 
@@ -106,8 +122,8 @@ fn read_as(dtype: DType, cursor: &mut Cursor) {
     drop(reader.finish().expect("a tensor"));
 }
 
-fn read(text: &[u8]) -> Tensor {
-    let mut reader = TensorReader::new(DType::Float, OPTIONS, text.len());
+fn read(dtype: DType, text: &[u8]) -> Tensor {
+    let mut reader = TensorReader::new(dtype, OPTIONS, text.len());
     reader.read(&mut Cursor::new(text)).expect("numbers");
     reader.finish().expect("a tensor")
 }

@@ -10,16 +10,21 @@
 
 use half::{bf16, f16};
 
+use super::decimal;
+use super::integer::{self, ASCII_ZEROS, eight_digits};
 use super::number::POWERS;
 
 /// The significant digits of a number that round-trips with few, and with the most that a float32
 /// and a double can need.
 const SHORT_DIGITS: i32 = 6;
 const FLOAT32_DIGITS: i32 = 9;
-const FLOAT64_DIGITS: i32 = 17;
+const FLOAT64_DIGITS: i32 = decimal::MOST_DIGITS;
 
 /// The decimal exponent from which Python writes one.
 const PYTHON_PRECISION: i32 = 16;
+
+/// The doubles that Python writes without an exponent.
+const PYTHON_PLAIN: std::ops::Range<f64> = 1e-4..1e16;
 
 /// The least decimal exponent that is written without one.
 const MIN_PLAIN_EXPONENT: i32 = -4;
@@ -29,11 +34,14 @@ const MIN_PLAIN_EXPONENT: i32 = -4;
 pub fn float32(x: f32, out: &mut Vec<u8>) {
     // The bits of all finite floats above zero, in one comparison.
     const FINITE: std::ops::Range<u32> = 1..f32::INFINITY.to_bits();
+    if integer::whole_float(x.into(), out) {
+        return;
+    }
     let magnitude = x.abs();
     if FINITE.contains(&magnitude.to_bits())
         && let Some(digits) = float32_digits(magnitude)
     {
-        return digits.print(x.is_sign_negative(), out);
+        return digits.print::<16>(x.is_sign_negative(), out);
     }
     if let Some(word) = special(f64::from(x)) {
         return out.extend_from_slice(word);
@@ -43,13 +51,14 @@ pub fn float32(x: f32, out: &mut Vec<u8>) {
 
 /// The digits of `x`, which is above zero; `None` if the computation cannot determine them.
 #[inline(always)]
-fn float32_digits(x: f32) -> Option<FloatDigits> {
+fn float32_digits(x: f32) -> Option<FloatDigits<9>> {
     let magnitude = f64::from(x);
     let exponent = decimal_exponent(magnitude)?;
     let scaled = shift_by(magnitude, 8 - exponent);
     let nine = rounded(scaled);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let last_three = nine as u32 % 1000;
+    let digits = nine as u32;
+    let last_three = digits % 1000;
     // Half the distance between two floats is at most 2^-24 of their value, or 60 in the ninth
     // digit. Only floats that close to a number of six digits can round-trip through it.
     if !(61..940).contains(&last_three) {
@@ -58,9 +67,9 @@ fn float32_digits(x: f32) -> Option<FloatDigits> {
         if is_midpoint(back) {
             return None;
         }
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         if back as f32 == x {
-            return Some(FloatDigits::new(six, exponent, SHORT_DIGITS));
+            return Some(FloatDigits::nine(six as u32 * 1000, exponent, SHORT_DIGITS));
         }
     }
     // Rounding a number below 2^30 to a double is off by less than 2^-23: only next to a tie can
@@ -68,25 +77,55 @@ fn float32_digits(x: f32) -> Option<FloatDigits> {
     if (scaled - nine).abs() > 0.5 - 1e-6 {
         return None;
     }
-    Some(FloatDigits::new(nine, exponent, FLOAT32_DIGITS))
+    Some(FloatDigits::nine(digits, exponent, FLOAT32_DIGITS))
 }
 
 /// Appends a double in TensorFlow Serving's format.
+#[inline]
 pub fn float64(x: f64, out: &mut Vec<u8>) {
+    if integer::whole_float(x, out) {
+        return;
+    }
+    let magnitude = x.abs();
+    match decimal::seventeen_digits(magnitude) {
+        Some((digits, exponent)) => finite64(x, digits, exponent, out),
+        None => exact_float64(x, out),
+    }
+}
+
+/// Appends a double whose magnitude has these 17 digits.
+#[inline(always)]
+fn finite64(x: f64, digits: u64, exponent: i32, out: &mut Vec<u8>) {
+    // Half the distance between two doubles is at most 2^-53 of their value, or 12 in the last digit. Only doubles that
+    // close to a number of six digits can round-trip through it.
+    const NEAR_SIX: u64 = 12;
+    const BELOW_SIX: u64 = 100_000_000_000;
+    let rest = digits % BELOW_SIX;
+    if rest <= NEAR_SIX || rest >= BELOW_SIX - NEAR_SIX {
+        let six = (digits + BELOW_SIX / 2) / BELOW_SIX;
+        let Some(back) = decimal::to_double(six, exponent - (SHORT_DIGITS - 1)) else {
+            return exact_float64(x, out);
+        };
+        #[allow(clippy::cast_possible_truncation)] // At most a million.
+        if back == x.abs() {
+            let nine = six as u32 * 1000;
+            return FloatDigits::nine(nine, exponent, SHORT_DIGITS).print::<16>(x < 0.0, out);
+        }
+    }
+    FloatDigits::seventeen(digits, exponent).print::<24>(x < 0.0, out);
+}
+
+/// By the exact printing of the standard library: doubles that are very large or small, zero, or no number.
+#[cold]
+fn exact_float64(x: f64, out: &mut Vec<u8>) {
     if let Some(word) = special(x) {
         out.extend_from_slice(word);
         return;
     }
-    let magnitude = x.abs();
-    if let Some(exponent) = decimal_exponent(magnitude) {
-        let six = rounded(shift_by(magnitude, 5 - exponent));
-        if shift_by(six, exponent - 5) == magnitude {
-            return FloatDigits::new(six, exponent, SHORT_DIGITS).print(x.is_sign_negative(), out);
-        }
-    }
     if x.is_sign_negative() {
         out.push(b'-');
     }
+    let magnitude = x.abs();
     let six = format!("{magnitude:.5e}");
     if six.parse() == Ok(magnitude) {
         return scientific(&six, SHORT_DIGITS, out);
@@ -116,6 +155,9 @@ pub fn python(x: f64, out: &mut Vec<u8>) {
     }
     let mut buffer = zmij::Buffer::new();
     let shortest = buffer.format_finite(x.abs());
+    if PYTHON_PLAIN.contains(&x.abs()) && !shortest.contains('e') {
+        return out.extend_from_slice(shortest.as_bytes());
+    }
     let (number, exponent) = shortest.split_once(['e', 'E']).unwrap_or((shortest, "0"));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let joined = [whole, fraction].concat();
@@ -182,10 +224,10 @@ fn is_midpoint(x: f64) -> bool {
     x.to_bits() & 0x1fff_ffff == 0x1000_0000
 }
 
-/// The significant digits of a number.
-struct FloatDigits {
+/// The significant digits of a number, at most `N`.
+struct FloatDigits<const N: usize> {
     /// The digits as text, padded with zeros.
-    text: [u8; 9],
+    text: [u8; N],
     /// Their number without trailing zeros.
     count: usize,
     /// The decimal exponent of the first.
@@ -194,14 +236,11 @@ struct FloatDigits {
     precision: i32,
 }
 
-impl FloatDigits {
-    /// The digits of `value`, an integer of `precision` (six or nine) digits, or the next power of
-    /// ten, which rounding up can reach.
+impl FloatDigits<9> {
+    /// The digits of `nine`, an integer of nine digits, or the next power of ten, which rounding up
+    /// can reach.
     #[inline(always)]
-    fn new(value: f64, exponent: i32, precision: i32) -> Self {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let value = value as u32;
-        let nine = if precision == SHORT_DIGITS { value.wrapping_mul(1000) } else { value };
+    fn nine(nine: u32, exponent: i32, precision: i32) -> Self {
         let (nine, exponent) =
             if nine >= 1_000_000_000 { (100_000_000, exponent + 1) } else { (nine, exponent) };
         let rest = eight_digits(nine % 100_000_000);
@@ -215,56 +254,87 @@ impl FloatDigits {
             precision,
         }
     }
+}
 
-    /// Appends the number. In the usual cases the text is assembled in a buffer, copied at a fixed
-    /// size, and truncated, because copies of a few bytes at a time dominate the cost.
+impl FloatDigits<17> {
+    /// The digits of an integer of 17 digits.
     #[inline(always)]
-    fn print(&self, negative: bool, out: &mut Vec<u8>) {
-        if negative {
-            out.push(b'-');
-        }
-        let end = out.len();
-        let mut line = *b"0.00000000000000";
-        let whole = self.exponent + 1;
-        #[allow(clippy::cast_sign_loss)]
-        let length = if (-3..=0).contains(&whole) {
-            let start = 2 + (-whole) as usize;
-            if let Some(place) = line.get_mut(start..start + 9) {
-                place.copy_from_slice(&self.text);
-            }
-            start + self.count
-        } else if (1..=self.precision).contains(&whole) {
-            let whole = whole as usize;
-            line[..9].copy_from_slice(&self.text);
-            line[9] = b'0';
-            let fraction = self.text.get(whole..).unwrap_or_default();
-            if let Some(place) = line.get_mut(whole..whole + 2 + fraction.len()) {
-                place[0] = b'.';
-                place[1] = b'0';
-                place[1..=fraction.len()].copy_from_slice(fraction);
-            }
-            self.count.max(whole + 1) + 1
-        } else {
-            let digits = self.text.get(..self.count).unwrap_or_default();
-            return with_exponent(digits, self.exponent, out);
+    fn seventeen(digits: u64, exponent: i32) -> Self {
+        const EIGHT: u64 = 100_000_000;
+        let upper = digits / EIGHT;
+        #[allow(clippy::cast_possible_truncation)]
+        let [middle, last] =
+            [upper % EIGHT, digits % EIGHT].map(|eight| eight_digits(eight as u32));
+        let [first, ..] = (upper / EIGHT).to_le_bytes();
+        let mut text = [b'0' + first; 17];
+        text[1..9].copy_from_slice(&(middle | ASCII_ZEROS).to_le_bytes());
+        text[9..].copy_from_slice(&(last | ASCII_ZEROS).to_le_bytes());
+        let zeros = match last {
+            0 => 8 + middle.leading_zeros() / 8,
+            _ => last.leading_zeros() / 8,
         };
-        out.extend_from_slice(&line);
-        out.truncate(end + length);
+        FloatDigits { text, count: 17 - zeros as usize, exponent, precision: FLOAT64_DIGITS }
     }
 }
 
-const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
+impl<const N: usize> FloatDigits<N> {
+    /// Appends the number. In the usual cases the text is written where it stays, into a part of `LINE` bytes (`N` and
+    /// six more), of which the rest is then cut off, because copies of a few bytes at a time dominate the cost.
+    #[inline(always)]
+    fn print<const LINE: usize>(&self, negative: bool, out: &mut Vec<u8>) {
+        if negative {
+            out.push(b'-');
+        }
+        let whole = self.exponent + 1;
+        if whole < -3 || whole > self.precision {
+            let digits = self.text.get(..self.count).unwrap_or_default();
+            return with_exponent(digits, self.exponent, out);
+        }
+        let end = out.len();
+        out.extend_from_slice(&[b'0'; LINE]);
+        let Some(line) = out.get_mut(end..).and_then(|part| part.first_chunk_mut::<LINE>()) else {
+            return;
+        };
+        #[allow(clippy::cast_sign_loss)]
+        let length = if whole <= 0 {
+            line[1] = b'.';
+            let start = 2 + (-whole) as usize;
+            if let Some(place) = line.get_mut(start..start + N) {
+                place.copy_from_slice(&self.text);
+            }
+            start + self.count
+        } else {
+            let whole = whole as usize;
+            self.write_with_point(whole, line);
+            self.count.max(whole + 1) + 1
+        };
+        out.truncate(end + length);
+    }
 
-/// The eight decimal digits of `n`, one per byte, the first lowest.
-#[inline]
-fn eight_digits(n: u32) -> u64 {
-    // Split into parts of four, then of two, then of one digit, each time by a multiplication that
-    // divides exactly in that range.
-    let fours = u64::from(n / 10_000) | u64::from(n % 10_000) << 32;
-    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
-    let pairs = hundreds | (fours - 100 * hundreds) << 16;
-    let tens = ((pairs * 103) >> 10) & 0x000f_000f_000f_000f;
-    tens | (pairs - 10 * tens) << 8
+    /// Writes all digits, and a point after `whole` of them, 1 to `N`. Zeros follow in `line`.
+    #[inline(always)]
+    fn write_with_point<const LINE: usize>(&self, whole: usize, line: &mut [u8; LINE]) {
+        const WORD: usize = 16;
+        if whole < WORD {
+            // In one word, because a copy of some bytes is a call.
+            let mut word = [b'0'; WORD];
+            word[..N.min(WORD)].copy_from_slice(&self.text[..N.min(WORD)]);
+            let word = u128::from_le_bytes(word);
+            let before = (1 << (8 * whole)) - 1;
+            let point = u128::from(b'.') << (8 * whole);
+            let word = word & before | point | (word & !before) << 8;
+            line[..WORD].copy_from_slice(&word.to_le_bytes());
+            // What the point pushed out, and the rest.
+            if let Some(rest) = self.text.get(WORD - 1..) {
+                line[WORD..WORD + rest.len()].copy_from_slice(rest);
+            }
+            return;
+        }
+        let (before, fraction) = self.text.split_at(whole);
+        line[..whole].copy_from_slice(before);
+        line[whole] = b'.';
+        line[whole + 1..=N].copy_from_slice(fraction);
+    }
 }
 
 /// The exact path: Rust prints any number of correctly rounded digits.
@@ -443,11 +513,43 @@ mod tests {
         }
     }
 
+    /// `%.6g`, or `%.17g` if that does not round-trip, by exact arithmetic.
+    fn reference64(x: f64) -> String {
+        let mut out = Vec::new();
+        exact_float64(x, &mut out);
+        String::from_utf8(out).expect("ASCII")
+    }
+
     #[test]
-    fn eight_digits_of_any_number() {
-        for n in (0..100_000_000).step_by(7919).chain([0, 9, 10, 99, 9999, 10_000, 99_999_999]) {
-            let digits = eight_digits(n).to_le_bytes().map(|digit| char::from(b'0' + digit));
-            assert_eq!(digits.iter().collect::<String>(), format!("{n:08}"));
+    fn the_quick_way_of_doubles_agrees_with_the_exact_one() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..60_000 {
+            let random = next();
+            let any = f64::from_bits(random);
+            let unit = (random >> 11) as f64 / (1u64 << 53) as f64;
+            let six = ((random % 2_000_000) as f64 - 1e6) / 1000.0;
+            let power = 10f64.powi((random >> 58) as i32 - 32);
+            let (scaled, wide) = (six * power, unit * power);
+            for x in [any, unit, six, scaled, wide, scaled.next_up(), scaled.next_down(), -unit] {
+                if x.is_finite() && x != 0.0 {
+                    assert_eq!(text64(x), reference64(x), "{x:?}");
+                    assert_eq!(text64(x).parse::<f64>(), Ok(x));
+                }
+            }
+        }
+        for exponent in -300..=300 {
+            for mantissa in [1, 999_999, 1_000_000, 123_456, 1_234_565, 99_999_999, 999_999_500] {
+                let x: f64 = format!("{mantissa}e{exponent}").parse().expect("a number");
+                for x in [x, -x, x.next_up(), x.next_down()] {
+                    assert_eq!(text64(x), reference64(x), "{x:?}");
+                }
+            }
         }
     }
 
@@ -490,6 +592,18 @@ mod tests {
         ];
         for (x, want) in cases {
             assert_eq!(repr(x), want);
+        }
+        // Digits behind a point that is moved, for all exponents.
+        for exponent in -300..=290 {
+            for mantissa in ["1", "123456789", "12345678901234567"] {
+                let x: f64 = format!("{mantissa}e{exponent}").parse().expect("a number");
+                for x in [x, -x, x.next_up()] {
+                    assert_eq!(repr(x).parse(), Ok(x));
+                    let plain = PYTHON_PLAIN.contains(&x.abs());
+                    assert_eq!(repr(x).contains('e'), !plain, "{x:?}");
+                    assert!(!plain || repr(x).contains('.'), "{x:?}");
+                }
+            }
         }
     }
 }

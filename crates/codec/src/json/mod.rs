@@ -15,8 +15,10 @@
 
 mod buffer;
 mod containers;
+mod decimal;
 pub mod dump;
 pub mod float;
+mod integer;
 pub mod java;
 pub mod members;
 pub mod number;

@@ -1,6 +1,7 @@
 //! Reads numbers: short plain ones, which are most, in a few steps, and all others exactly. Every
 //! float is correctly rounded.
 
+use super::decimal;
 use super::scan::{Cursor, ScanResult, Syntax, SyntaxError};
 
 /// A number of a JSON text.
@@ -100,7 +101,9 @@ impl Cursor<'_> {
             if is_integer {
                 return Ok(integer_of(is_negative, digits.value));
             }
-            if let Some(value) = exact(digits.value, exponent) {
+            let value = exact(digits.value, exponent)
+                .or_else(|| decimal::to_double(digits.value, i32::try_from(exponent).ok()?));
+            if let Some(value) = value {
                 return Ok(Number::Float(if is_negative { -value } else { value }));
             }
         }
@@ -230,13 +233,18 @@ fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
         (b'0', b'0'..=b'9') => return None,
         _ => leading_digits(eight_bytes(window, start)),
     };
-    if whole_digits == 0 || whole_digits == 8 {
+    if whole_digits == 0 {
         return None;
+    }
+    if whole_digits == 8 {
+        return long_integer(window, start, whole);
     }
     let mut end = start + whole_digits;
     if window[end] != b'.' {
-        let ends = !matches!(window[end], b'e' | b'E');
-        return ends.then(|| (integer_of(is_negative, whole), end));
+        return match window[end] {
+            b'e' | b'E' => with_exponent(window, whole, 0, end),
+            _ => Some((integer_of(is_negative, whole), end)),
+        };
     }
     end += 1;
     let (mut digits, fraction) = leading_digits(eight_bytes(window, end));
@@ -249,22 +257,84 @@ fn short_number(window: &[u8; WINDOW]) -> Option<(Number, usize)> {
         value = value.saturating_mul(power_of_ten(more)).saturating_add(rest);
     }
     if digits == 16 {
-        // A double with all its digits, as Python writes it: left to fast-float2 below.
-        let (more, _) = leading_digits(eight_bytes(window, end));
+        // A double with all its digits, as Python writes it.
+        let (more, rest) = leading_digits(eight_bytes(window, end));
+        digits += more;
         end += more;
-        value = u64::MAX;
+        value = value.saturating_mul(power_of_ten(more)).saturating_add(rest);
     }
-    let ends = !matches!(window[end], b'e' | b'E' | b'0'..=b'9');
-    if digits == 0 || !ends {
+    if digits == 0 || window[end].is_ascii_digit() {
         return None;
     }
-    if value > EXACT_INTEGERS {
+    if matches!(window[end], b'e' | b'E') {
+        return with_exponent(window, value, digits, end);
+    }
+    if value == u64::MAX {
+        // Too many digits for an integer.
         let value = fast_float2::parse(window.get(..end)?).ok()?;
         return Some((Number::Float(value), end));
     }
-    // Both operands are exact, so one division rounds correctly.
-    #[allow(clippy::cast_precision_loss)]
-    let value = value as f64 / POWERS.get(digits)?;
+    let value = if value > EXACT_INTEGERS {
+        let digits = i32::try_from(digits).unwrap_or(i32::MAX);
+        decimal::to_double(value, -digits)?
+    } else {
+        // Both operands are exact, so one division rounds correctly.
+        #[allow(clippy::cast_precision_loss)]
+        let value = value as f64 / POWERS.get(digits)?;
+        value
+    };
+    Some((Number::Float(if is_negative { -value } else { value }), end))
+}
+
+/// The integer at the start of `window`, of which eight digits from `start` on are read; `None` if it is longer than 24
+/// digits, too large, or no integer.
+#[inline(never)]
+fn long_integer(window: &[u8; WINDOW], start: usize, eight: u64) -> Option<(Number, usize)> {
+    let (mut value, mut end) = (eight, start + 8);
+    for _ in 0..2 {
+        let (more, rest) = leading_digits(eight_bytes(window, end));
+        value = value.checked_mul(power_of_ten(more))?.checked_add(rest)?;
+        end += more;
+        if more < 8 {
+            let ends = !matches!(window.get(end), None | Some(b'.' | b'e' | b'E'));
+            return ends.then(|| (integer_of(start > 0, value), end));
+        }
+    }
+    None
+}
+
+/// The number at the start of `window`, whose digits end at `end` before an exponent: the last `fraction` of them
+/// are behind the point. `None` if the general way has to read it.
+#[inline(never)]
+fn with_exponent(
+    window: &[u8; WINDOW],
+    value: u64,
+    fraction: usize,
+    mut end: usize,
+) -> Option<(Number, usize)> {
+    let mut next = || {
+        end += 1;
+        window.get(end).copied()
+    };
+    let mut byte = next()?;
+    let is_below_one = byte == b'-';
+    if matches!(byte, b'-' | b'+') {
+        byte = next()?;
+    }
+    // Two digits are what doubles of the quick ways have; `u64::MAX` stands for too many digits of the number.
+    let (mut exponent, mut digits) = (0, 0);
+    while byte.is_ascii_digit() && digits < 3 {
+        exponent = exponent * 10 + i32::from(byte - b'0');
+        digits += 1;
+        byte = next()?;
+    }
+    if !(1..=2).contains(&digits) || value == u64::MAX {
+        return None;
+    }
+    let exponent = if is_below_one { -exponent } else { exponent };
+    let exponent = exponent - i32::try_from(fraction).ok()?;
+    let value = exact(value, exponent.into()).or_else(|| decimal::to_double(value, exponent))?;
+    let is_negative = window[0] == b'-';
     Some((Number::Float(if is_negative { -value } else { value }), end))
 }
 
