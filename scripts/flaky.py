@@ -3,8 +3,9 @@
     scripts/flaky.py                    all Rust tests, five times
     scripts/flaky.py 2 --test it        the integration tests, twice; cargo test takes the other arguments
 
-Runs the tests beside as many busy loops as the machine has cores, times two, and prints how often each
-test failed, with its output in the first failure. The exit status is 1 if one did.
+Runs the tests beside as many busy loops as the machine has cores, times two, and prints which test failed in
+each round; at the end how often each did, with its output in the first failure. The exit status is 1 if one did.
+RUST_TEST_THREADS=6 has more tests wait at the same time: a round takes half as long, and each is slower.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ class Failures:
         self.counts: collections.Counter[str] = collections.Counter()
         self.outputs: dict[str, list[str]] = {}
 
-    def read(self, lines: list[str]) -> None:
+    def read(self, lines: list[str]) -> list[str]:
+        """Adds what the output of a round says, and returns the tests that failed."""
+        found: list[str] = []
         output: list[str] | None = None
         for line in lines:
             if failed := FAILED.match(line):
-                self.counts[failed[1]] += 1
+                found.append(failed[1])
             elif begun := OUTPUT.match(line):
                 output = self.outputs.setdefault(begun[1], [])
                 # Only the first failure of a test is shown.
@@ -60,6 +63,8 @@ class Failures:
                 output = None
             elif output is not None:
                 output.append(line)
+        self.counts.update(found)
+        return found
 
     def print(self, rounds: int) -> None:
         for name, count in self.counts.most_common():
@@ -88,12 +93,10 @@ def main(arguments: list[str]) -> int:
         for number in range(1, rounds + 1):
             begun = time.monotonic()
             status, lines = one_round(arguments)
-            before = failures.counts.total()
-            failures.read(lines)
-            found = failures.counts.total() - before
+            found = failures.read(lines)
             minutes = (time.monotonic() - begun) / 60
-            print(f"round {number} of {rounds}: {found} failed, {minutes:.1f} min", flush=True)
-            if status != 0 and found == 0:
+            print(f"round {number} of {rounds}: {len(found)} failed, {minutes:.1f} min", *found, sep="\n  ", flush=True)
+            if status != 0 and not found:
                 # A process that ended before its tests did, or an error of cargo.
                 incomplete = True
                 print("\n".join(lines[-40:]))

@@ -228,6 +228,7 @@ fn answers_are_those_of_the_servers_own_process() {
     let servers = ["process", "none"].map(|isolation| {
         let mut command = tensorserve(&["serve", "--http-port", "0", "--grpc-port", "0"]);
         command.args(["--log-level", "off", "--load-probe", "false", "--isolation", isolation]);
+        command.args(["--request-timeout", "10m"]);
         command.arg(root.path());
         Process::start(command)
     });
