@@ -52,7 +52,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("telemetry", &["tensor", "trace"]),
     ("report", &[]),
     ("transform", &["codec", "records", "report", "store", "tensor"]),
-    ("loadgen", &["report", "tensor"]),
+    ("loadgen", &["os", "report", "tensor"]),
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.

@@ -1,6 +1,8 @@
 //! What a thread costs.
 
-use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+use tensorserve_os as os;
 
 /// Nanoseconds of this thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,14 +18,10 @@ pub(crate) struct ThreadCost {
 impl ThreadCost {
     /// What this thread has cost so far.
     pub(crate) fn read(now: u64) -> Self {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let cpu = seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0));
-        // Time on a CPU, time in the queue of one, and turns.
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-        let waited = text.split(' ').nth(1).and_then(|number| number.parse().ok()).unwrap_or(0);
+        let nanos = |time: Option<Duration>| {
+            u64::try_from(time.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+        };
+        let (cpu, waited) = (nanos(os::thread_cpu_time()), nanos(os::machine::thread_cpu_wait()));
         ThreadCost { at: now, cpu, waited }
     }
 

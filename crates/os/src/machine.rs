@@ -1,6 +1,7 @@
-//! Memory of the machine, of the container and of processes, and the CPU time of this one, as Linux reports them.
+//! Memory of the machine, of the container and of processes, and the CPU time of this one and of its threads, as Linux reports them.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::cgroup;
 
@@ -39,6 +40,15 @@ pub fn cpu_time() -> Option<f64> {
 }
 
 /// The CPU time in the text of a process's `stat`, in seconds.
+/// The time that this thread was ready to run and had no CPU, because other threads had them. `None` where the system
+/// does not count it.
+#[must_use]
+pub fn thread_cpu_wait() -> Option<Duration> {
+    // Nanoseconds on a CPU, nanoseconds in the queue of one, and turns.
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
 fn parse_cpu_time(stat: &str) -> Option<f64> {
     // The fields after the process name, which may itself contain blanks and brackets.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -77,6 +87,7 @@ mod tests {
         assert_eq!(parse_cpu_time(stat), Some(3.0));
         assert_eq!(parse_cpu_time("7 (a) S 1"), None);
         assert!(cpu_time().is_some());
+        assert!(!cfg!(target_os = "linux") || thread_cpu_wait().is_some());
     }
 
     #[test]

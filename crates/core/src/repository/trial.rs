@@ -10,6 +10,7 @@ use super::growth::RunGrowth;
 use crate::comparison::{
     NamedOutputs, OutputFigures, OutputRules, ReleaseRules, SignatureChanges, VersionComparison,
 };
+use tensorserve_os as os;
 use tensorserve_tensor::error::{Error, Result};
 
 /// A recorded request, which can run on any version.
@@ -291,13 +292,17 @@ impl<'v> VersionTrial<'v> {
     }
 }
 
+/// The outputs of the version for a request, and how long the run took, without the time that this thread waited for
+/// a CPU: on a busy machine that is most of it for a thread of low priority, whatever the model.
 fn outputs(version: &ModelHandle, request: &impl TrialRequest) -> (Result<NamedOutputs>, Duration) {
-    let start = Instant::now();
+    let (start, waited) = (Instant::now(), os::machine::thread_cpu_wait());
     let run = || request.outputs(version, start + LONGEST_RUN);
     // A version that panics fails the request, as it does a client's.
     let outputs = catch_unwind(AssertUnwindSafe(run));
     let outputs = outputs.unwrap_or_else(|_| Err(Error::internal("internal error")));
-    (outputs, start.elapsed())
+    let waiting = os::machine::thread_cpu_wait().zip(waited);
+    let waiting = waiting.map(|(now, before)| now.saturating_sub(before)).unwrap_or_default();
+    (outputs, start.elapsed().saturating_sub(waiting))
 }
 
 /// Their median; zero if there are none.
