@@ -95,7 +95,12 @@ def main(arguments: list[str]) -> int:
             status, lines = one_round(arguments)
             found = failures.read(lines)
             minutes = (time.monotonic() - begun) / 60
-            print(f"round {number} of {rounds}: {len(found)} failed, {minutes:.1f} min", *found, sep="\n  ", flush=True)
+            print(
+                f"round {number} of {rounds}: {len(found)} failed, {minutes:.1f} min",
+                *found,
+                sep="\n  ",
+                flush=True,
+            )
             if status != 0 and not found:
                 # A process that ended before its tests did, or an error of cargo.
                 incomplete = True

@@ -18,6 +18,7 @@ mod containers;
 mod decimal;
 pub mod dump;
 pub mod float;
+mod float_text;
 mod integer;
 pub mod java;
 pub mod members;
