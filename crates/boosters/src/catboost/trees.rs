@@ -73,27 +73,24 @@ impl Trees {
     pub(super) fn add_to(&self, sums: &mut [f64], dimension: usize, bins: &[u8], stride: usize) {
         match self {
             Trees::Symmetric { trees, levels, leaves } => {
-                let mut rest = trees.as_slice();
-                while let Some((tree, others)) = rest.split_first() {
-                    let of_depth = rest.first_chunk::<PARALLEL_TREES>().filter(|group| {
-                        dimension == 1 && group.iter().all(|other| other.depth == tree.depth)
-                    });
-                    if stride != BLOCK || tree.depth > BYTE_DEPTH {
-                        let (levels, leaves) = tree.parts(levels, leaves);
-                        add_rows(levels, leaves, sums, dimension, bins, stride);
-                    } else if let Some(group) = of_depth {
-                        add_trees(
-                            group.each_ref().map(|tree| tree.parts(levels, leaves)),
-                            sums,
-                            bins,
-                        );
-                        rest = rest.get(PARALLEL_TREES..).unwrap_or_default();
-                        continue;
-                    } else {
-                        let (levels, leaves) = tree.parts(levels, leaves);
-                        add_block(levels, leaves, sums, dimension, bins);
+                for run in trees.chunk_by(|tree, next| tree.depth == next.depth) {
+                    let depth = run.first().map_or(0, |tree| tree.depth);
+                    let by_blocks = stride == BLOCK && depth <= BYTE_DEPTH;
+                    let (groups, others) = match by_blocks && dimension == 1 {
+                        true => run.as_chunks::<PARALLEL_TREES>(),
+                        false => (&[][..], run),
+                    };
+                    for group in groups {
+                        let parts = group.each_ref().map(|tree| tree.parts(levels, leaves));
+                        add_trees(parts, sums, bins);
                     }
-                    rest = others;
+                    for (levels, leaves) in others.iter().map(|tree| tree.parts(levels, leaves)) {
+                        if by_blocks {
+                            add_block(levels, leaves, sums, dimension, bins);
+                        } else {
+                            add_rows(levels, leaves, sums, dimension, bins, stride);
+                        }
+                    }
                 }
             }
             Trees::Others { starts, nodes, leaves } => {
