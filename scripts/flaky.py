@@ -5,7 +5,7 @@
 
 Runs the tests beside as many busy loops as the machine has cores, times two, and prints which test failed in
 each round; at the end how often each did, with its output in the first failure. The exit status is 1 if one did.
-RUST_TEST_THREADS=6 has more tests wait at the same time: a round takes half as long, and each is slower.
+RUST_TEST_THREADS=6 runs more tests at the same time: each is slower.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 //! Doubles and decimal digits, in integer arithmetic: exact, and without the text between them that the general
 //! ways need.
 
+use std::cmp::Ordering;
+
 /// `5^q` for `q` from [`LEAST_POWER`] to 55, as `p` in `p * 2^b` with the top bit of `p` set. Those from 0
 /// on are exact: 5^55 has 128 bits. Those below are rounded up.
 const POWERS_OF_FIVE: [u128; 83] = {
@@ -140,9 +142,7 @@ fn scaled(mantissa: u64, binary: i32, shift: i32) -> Option<u64> {
         // Beyond 10^17 all doubles are integers.
         let integer = u128::from(mantissa).checked_shl(u32::try_from(binary).ok()?)?;
         let divisor = 10_u128.pow(shift.unsigned_abs());
-        let (digits, rest) = (integer / divisor, 2 * (integer % divisor));
-        let up = rest > divisor || (rest == divisor && digits & 1 == 1);
-        return u64::try_from(digits + u128::from(up)).ok();
+        return rounded(integer / divisor, (2 * (integer % divisor)).cmp(&divisor));
     }
     let power = power_of_five(shift)?;
     // The product, exactly: 128 bits and below them 64.
@@ -155,20 +155,25 @@ fn scaled(mantissa: u64, binary: i32, shift: i32) -> Option<u64> {
     let own = binary_exponent(shift) - shift;
     let drop = (u128::BITS - 1).cast_signed() - own - binary - shift - u64::BITS.cast_signed();
     let drop = u32::try_from(drop).ok().filter(|drop| (1..u128::BITS).contains(drop))?;
-    let (digits, rest) = (high >> drop, high & ((1 << drop) - 1));
-    let half = 1 << (drop - 1);
-    let up = rest > half || (rest == half && (low > 0 || digits & 1 == 1));
+    let rest = high & ((1 << drop) - 1);
+    rounded(high >> drop, rest.cmp(&(1 << (drop - 1))).then(low.cmp(&0)))
+}
+
+/// `digits`, of which a rest is left that compares so with a half: to nearest, ties to even.
+#[inline(always)]
+fn rounded(digits: u128, rest: Ordering) -> Option<u64> {
+    let up = rest == Ordering::Greater || (rest == Ordering::Equal && digits & 1 == 1);
     u64::try_from(digits + u128::from(up)).ok()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const GREATEST_POWER: i32 = 55;
 
     /// Xorshift.
-    fn random(state: &mut u64) -> u64 {
+    pub(in super::super) fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
         *state ^= *state << 17;

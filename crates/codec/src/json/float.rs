@@ -234,6 +234,7 @@ fn exact_float32(x: f32, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use super::decimal::tests::random;
     use super::*;
 
     fn text32(x: f32) -> String {
@@ -306,14 +307,8 @@ mod tests {
     #[test]
     fn the_quick_way_agrees_with_the_exact_one() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
         for _ in 0..60_000 {
-            let random = next();
+            let random = random(&mut state);
             let any = f32::from_bits(random as u32);
             let unit = (random >> 40) as f32 / (1u32 << 24) as f32;
             let short = (random % 2_000_000) as f32 / 1000.0;
@@ -346,14 +341,8 @@ mod tests {
     #[test]
     fn the_quick_way_of_doubles_agrees_with_the_exact_one() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
         for _ in 0..60_000 {
-            let random = next();
+            let random = random(&mut state);
             let any = f64::from_bits(random);
             let unit = (random >> 11) as f64 / (1u64 << 53) as f64;
             let six = ((random % 2_000_000) as f64 - 1e6) / 1000.0;

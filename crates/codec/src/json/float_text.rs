@@ -31,7 +31,7 @@ impl FloatDigits<9> {
     pub(super) fn nine(nine: u32, exponent: i32, precision: i32) -> Self {
         let (nine, exponent) =
             if nine >= 1_000_000_000 { (100_000_000, exponent + 1) } else { (nine, exponent) };
-        let rest = eight_digits(nine % 100_000_000);
+        let rest = eight_digits((nine % 100_000_000).into());
         let [first, ..] = (nine / 100_000_000).to_le_bytes();
         let [a, b, c, d, e, f, g, h] = (rest | ASCII_ZEROS).to_le_bytes();
         FloatDigits {
@@ -50,9 +50,7 @@ impl FloatDigits<17> {
     pub(super) fn seventeen(digits: u64, exponent: i32) -> Self {
         const EIGHT: u64 = 100_000_000;
         let upper = digits / EIGHT;
-        #[allow(clippy::cast_possible_truncation)]
-        let [middle, last] =
-            [upper % EIGHT, digits % EIGHT].map(|eight| eight_digits(eight as u32));
+        let [middle, last] = [upper % EIGHT, digits % EIGHT].map(eight_digits);
         let [first, ..] = (upper / EIGHT).to_le_bytes();
         let mut text = [b'0' + first; 17];
         text[1..9].copy_from_slice(&(middle | ASCII_ZEROS).to_le_bytes());

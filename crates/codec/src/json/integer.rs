@@ -106,15 +106,15 @@ impl IntegerLine<'_> {
             self.first_eight(upper);
         } else {
             self.first_eight(upper / EIGHT);
-            self.put::<8>(eight_digits_of(upper % EIGHT) | ASCII_ZEROS);
+            self.put::<8>(eight_digits(upper % EIGHT) | ASCII_ZEROS);
         }
-        self.put::<8>(eight_digits_of(last) | ASCII_ZEROS);
+        self.put::<8>(eight_digits(last) | ASCII_ZEROS);
     }
 
     /// The digits of a number above zero of up to eight, without those in front that are zero.
     #[inline(always)]
     fn first_eight(&mut self, n: u64) {
-        let digits = eight_digits_of(n);
+        let digits = eight_digits(n);
         let zeros = digits.trailing_zeros() / 8;
         self.put::<8>((digits | ASCII_ZEROS) >> (8 * zeros));
         self.end -= zeros as usize;
@@ -130,18 +130,14 @@ impl IntegerLine<'_> {
     }
 }
 
-#[inline(always)]
-fn eight_digits_of(n: u64) -> u64 {
-    #[allow(clippy::cast_possible_truncation)]
-    eight_digits(n as u32)
-}
-
 /// Eight digits 0, as text.
 pub(super) const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
 
-/// The eight decimal digits of `n`, one per byte, the first lowest.
+/// The eight decimal digits of `n`, which is below 10^8, one per byte, the first lowest.
 #[inline]
-pub(super) fn eight_digits(n: u32) -> u64 {
+pub(super) fn eight_digits(n: u64) -> u64 {
+    #[allow(clippy::cast_possible_truncation)]
+    let n = n as u32;
     // Split into parts of four, then of two, then of one digit, each time by a multiplication that
     // divides exactly in that range.
     let fours = u64::from(n / 10_000) | u64::from(n % 10_000) << 32;

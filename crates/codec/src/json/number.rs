@@ -101,9 +101,7 @@ impl Cursor<'_> {
             if is_integer {
                 return Ok(integer_of(is_negative, digits.value));
             }
-            let value = exact(digits.value, exponent)
-                .or_else(|| decimal::to_double(digits.value, i32::try_from(exponent).ok()?));
-            if let Some(value) = value {
+            if let Some(value) = exact(digits.value, exponent) {
                 return Ok(Number::Float(if is_negative { -value } else { value }));
             }
         }
@@ -333,7 +331,7 @@ fn with_exponent(
     }
     let exponent = if is_below_one { -exponent } else { exponent };
     let exponent = exponent - i32::try_from(fraction).ok()?;
-    let value = exact(value, exponent.into()).or_else(|| decimal::to_double(value, exponent))?;
+    let value = exact(value, exponent.into())?;
     let is_negative = window[0] == b'-';
     Some((Number::Float(if is_negative { -value } else { value }), end))
 }
@@ -393,13 +391,14 @@ pub(super) const POWERS: [f64; 23] = [
 /// A double represents every integer up to this exactly.
 const EXACT_INTEGERS: u64 = 1 << 53;
 
-/// `digits * 10^exponent`, if one operation on exact operands computes it (Clinger's fast path).
+/// `digits * 10^exponent`, correctly rounded: by one operation on exact operands if that computes it (Clinger's fast
+/// path). `None` for exponents that the general way has to read.
 #[inline]
 fn exact(digits: u64, exponent: i64) -> Option<f64> {
-    if digits > EXACT_INTEGERS {
-        return None;
-    }
-    let power = *POWERS.get(usize::try_from(exponent.unsigned_abs()).ok()?)?;
+    let power = usize::try_from(exponent.unsigned_abs()).ok().and_then(|at| POWERS.get(at));
+    let Some(power) = power.filter(|_| digits <= EXACT_INTEGERS) else {
+        return decimal::to_double(digits, i32::try_from(exponent).ok()?);
+    };
     #[allow(clippy::cast_precision_loss)]
     let digits = digits as f64;
     Some(if exponent < 0 { digits / power } else { digits * power })

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::{float, integer};
+use super::float;
+use super::integer::{signed, unsigned};
 use crate::base64;
 use crate::row_text::{self, RowText};
 use tensorserve_tensor::budget;
@@ -139,30 +140,14 @@ fn numbers(
         DType::BFloat16 => numbers.all(dims, depth, |b, out| {
             float::bfloat16(bf16::from_ne_bytes(b), out);
         }),
-        DType::Int8 => {
-            numbers.all(dims, depth, |b, out| integer::signed(i8::from_ne_bytes(b), out))
-        }
-        DType::Int16 => {
-            numbers.all(dims, depth, |b, out| integer::signed(i16::from_ne_bytes(b), out))
-        }
-        DType::Int32 => {
-            numbers.all(dims, depth, |b, out| integer::signed(i32::from_ne_bytes(b), out))
-        }
-        DType::Int64 => {
-            numbers.all(dims, depth, |b, out| integer::signed(i64::from_ne_bytes(b), out))
-        }
-        DType::UInt8 => {
-            numbers.all(dims, depth, |b, out| integer::unsigned(u8::from_ne_bytes(b), out))
-        }
-        DType::UInt16 => {
-            numbers.all(dims, depth, |b, out| integer::unsigned(u16::from_ne_bytes(b), out))
-        }
-        DType::UInt32 => {
-            numbers.all(dims, depth, |b, out| integer::unsigned(u32::from_ne_bytes(b), out))
-        }
-        DType::UInt64 => {
-            numbers.all(dims, depth, |b, out| integer::unsigned(u64::from_ne_bytes(b), out))
-        }
+        DType::Int8 => numbers.all(dims, depth, |b, out| signed(i8::from_ne_bytes(b), out)),
+        DType::Int16 => numbers.all(dims, depth, |b, out| signed(i16::from_ne_bytes(b), out)),
+        DType::Int32 => numbers.all(dims, depth, |b, out| signed(i32::from_ne_bytes(b), out)),
+        DType::Int64 => numbers.all(dims, depth, |b, out| signed(i64::from_ne_bytes(b), out)),
+        DType::UInt8 => numbers.all(dims, depth, |b, out| unsigned(u8::from_ne_bytes(b), out)),
+        DType::UInt16 => numbers.all(dims, depth, |b, out| unsigned(u16::from_ne_bytes(b), out)),
+        DType::UInt32 => numbers.all(dims, depth, |b, out| unsigned(u32::from_ne_bytes(b), out)),
+        DType::UInt64 => numbers.all(dims, depth, |b, out| unsigned(u64::from_ne_bytes(b), out)),
         DType::Bool => numbers.all(dims, depth, |[b], out| {
             out.extend_from_slice(if b == 0 { b"false" } else { b"true" });
         }),

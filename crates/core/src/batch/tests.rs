@@ -61,16 +61,22 @@ impl Place {
     ) -> (BatchQueue, Receiver<usize>, Sender<()>) {
         let (begun, runs) = channel();
         let (open, gate) = channel();
-        let runaways = Arc::new(Runaways::new(name.to_owned(), self.batcher.threads()));
         let runner = Gated { begun: Mutex::new(begun), gate: Mutex::new(gate) };
-        let queue = self.batcher.queue(
-            (&self.batcher.limit(&name.into()), &runaways),
-            config,
-            traits,
-            QueueMetrics::unregistered(name),
-            Arc::new(runner),
-        );
-        (queue, runs, open)
+        (self.queue_for(name, config, traits, Arc::new(runner)), runs, open)
+    }
+
+    /// A queue for a signature with these traits, whose batches go to `runner`.
+    fn queue_for(
+        &self,
+        name: &str,
+        config: BatchConfig,
+        traits: SignatureTraits,
+        runner: Arc<dyn BatchRunner>,
+    ) -> BatchQueue {
+        let runaways = Arc::new(Runaways::new(name.to_owned(), self.batcher.threads()));
+        let limit = self.batcher.limit(&name.into());
+        let metrics = QueueMetrics::unregistered(name);
+        self.batcher.queue((&limit, &runaways), config, traits, metrics, runner)
     }
 }
 
@@ -344,15 +350,8 @@ fn what_nobody_waits_for_runs_with_the_priority_of_its_thread_if_it_surely_ends(
     let here = thread::current().id();
     let run = |traits: SignatureTraits, deadline: Duration| {
         let noted = Arc::new(Noted(Mutex::new(None)));
-        let runaways = Arc::new(Runaways::new("a".to_owned(), 1));
-        let limit = place.batcher.limit(&"a".into());
-        let queue = place.batcher.queue(
-            (&limit, &runaways),
-            batches(4),
-            traits,
-            QueueMetrics::unregistered("a"),
-            Arc::clone(&noted) as Arc<dyn BatchRunner>,
-        );
+        let runner = Arc::clone(&noted) as Arc<dyn BatchRunner>;
+        let queue = place.queue_for("a", batches(4), traits, runner);
         queue.run_aside(&row(1), Instant::now() + deadline).expect("outputs");
         lock(&noted.0).take().expect("it ran")
     };
