@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::synthetic::{image_text, synthetic_dims};
+use super::synthetic::{black_image, image_of, synthetic_dims};
 use tensorserve_tensor::{
     Buffer, DType, DeclaredShape, Shape, Signature, StringsBuilder, Tensor, TensorSpec, aligned_vec,
 };
@@ -15,6 +15,9 @@ const LARGEST: usize = 4 << 20;
 
 /// The size of open dimensions behind the 0-th in the second half of the samples.
 const LONG: usize = 5;
+
+/// Widths and heights of images with irregular colours, of which all of the same inputs have one.
+const IMAGES: [(u16, u16); 4] = [(24, 16), (16, 16), (13, 29), (40, 32)];
 
 /// Words in a long text.
 const WORDS: usize = 300;
@@ -104,7 +107,7 @@ pub fn synthetic_samples(signature: &Signature) -> Vec<SyntheticSample> {
 }
 
 /// Inputs of `rows` rows with irregular values, which differ from row to row and from `seed` to `seed`: numbers from -4
-/// to 4, integers from 0 to 9, short words. `None` if they would be large.
+/// to 4, integers from 0 to 9, short words, small images of noise. `None` if they would be large.
 #[must_use]
 pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Option<Vec<Tensor>> {
     let start = seed.checked_mul(1009)?;
@@ -113,9 +116,14 @@ pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Opti
         let real = |at: usize| small(start + at) * 4.0;
         let integer = |at: usize| digit(start + at);
         let number: &dyn Fn(usize) -> f64 = if dtype.is_float() { &real } else { &integer };
-        let text = format!("word{}", start % 50);
+        let size = IMAGES.get(seed % IMAGES.len()).copied()?;
+        let text = |row: usize| {
+            let colour = |at: usize| noise(start + row * 401, at);
+            let image = image_of(signature, size, &colour);
+            image.unwrap_or_else(|| format!("word{}", start % 50).into_bytes())
+        };
         let open = if seed.is_multiple_of(2) { 1 } else { LONG };
-        filled(spec, signature, (rows, open), number, &text)
+        filled(spec, (rows, open), number, &text)
     };
     signature.inputs.iter().enumerate().map(input).collect()
 }
@@ -126,29 +134,25 @@ fn input(
     open: usize,
     filling: &Filling,
 ) -> Option<Tensor> {
-    filled(spec, signature, (1, open), &filling.number, &(filling.text)())
+    let text = black_image(signature).unwrap_or_else(|| (filling.text)().into_bytes());
+    filled(spec, (1, open), &filling.number, &|_| text.clone())
 }
 
-/// An input of these rows and sizes of open dimensions, with numbers by their place, or all of the same text.
+/// An input of these rows and sizes of open dimensions, with numbers or texts by their place.
 fn filled(
     spec: &TensorSpec,
-    signature: &Signature,
     (rows, open): (usize, usize),
     number: &dyn Fn(usize) -> f64,
-    text: &str,
+    text: &dyn Fn(usize) -> Vec<u8>,
 ) -> Option<Tensor> {
     let shape = Shape::new(&synthetic_dims(spec, rows, open)?).ok()?;
     let (dtype, count) = (spec.dtype()?, shape.elements().ok()?);
     if dtype == DType::String {
-        let text = match signature.takes_images {
-            true => image_text(signature.images).to_vec(),
-            false => text.as_bytes().to_vec(),
-        };
         let mut strings = StringsBuilder::default();
-        if count.checked_mul(text.len().max(1))? > LARGEST {
+        if count.checked_mul(text(0).len().max(1))? > LARGEST {
             return None;
         }
-        (0..count).for_each(|_| strings.push(&text));
+        (0..count).for_each(|at| strings.push(&text(at)));
         return Tensor::from_strings(shape, strings).ok();
     }
     if count.checked_mul(dtype.size()?)? > LARGEST {
@@ -199,6 +203,12 @@ fn push(dtype: DType, number: f64, append: &mut impl FnMut(&[u8])) {
     }
 }
 
+/// The colour at a place of an image: as irregular as [`small`], which pixels have at a smaller scale.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // From 0 to 255.
+fn noise(image: usize, at: usize) -> u8 {
+    (small(image * 7919 + at) * 127.5 + 127.5) as u8
+}
+
 /// A number from -1 to 1 with an irregular sequence.
 #[allow(clippy::cast_precision_loss)]
 fn small(at: usize) -> f64 {
@@ -247,6 +257,26 @@ mod tests {
         };
         assert_eq!(texts(&samples[0]), (1, 0));
         assert!(samples.iter().any(|it| texts(it) == (LONG, 20_000)));
+    }
+
+    #[test]
+    fn irregular_images_differ_from_row_to_row() {
+        let specs = vec![TensorSpec::new("image", DType::String, &[-1])];
+        let mut signature = Signature::only(specs, Vec::new());
+        signature.takes_images = true;
+        let mut seen = Vec::new();
+        for seed in 0..4 {
+            let inputs = irregular_inputs(&signature, 3, seed).expect("inputs");
+            let images = inputs[0].strings().expect("texts");
+            let images: Vec<Vec<u8>> = images.iter().map(<[u8]>::to_vec).collect();
+            // Width and height: models may join images that have the same.
+            assert!(images.iter().all(|image| image[16..24] == images[0][16..24]));
+            seen.extend(images);
+        }
+        assert!(seen.iter().all(|image| image.starts_with(b"\x89PNG")));
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 12);
     }
 
     #[test]
