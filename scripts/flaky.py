@@ -3,8 +3,8 @@
     scripts/flaky.py                    all Rust tests, five times
     scripts/flaky.py 2 --test it        the integration tests, twice; cargo test takes the other arguments
 
-Runs the tests beside as many busy loops as the machine has cores, times two, and prints which test failed in
-each round; at the end how often each did, with its output in the first failure. The exit status is 1 if one did.
+Runs the tests beside as many busy loops as the machine has cores, times two, and prints which tests failed in
+each round, with the output of their first failure; at the end how often each did. The exit status is 1 if one did.
 RUST_TEST_THREADS=6 runs more tests at the same time: each is slower.
 """
 
@@ -41,35 +41,20 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-class Failures:
-    """What the rounds found."""
-
-    def __init__(self) -> None:
-        self.counts: collections.Counter[str] = collections.Counter()
-        self.outputs: dict[str, list[str]] = {}
-
-    def read(self, lines: list[str]) -> list[str]:
-        """Adds what the output of a round says, and returns the tests that failed."""
-        found: list[str] = []
-        output: list[str] | None = None
-        for line in lines:
-            if failed := FAILED.match(line):
-                found.append(failed[1])
-            elif begun := OUTPUT.match(line):
-                output = self.outputs.setdefault(begun[1], [])
-                # Only the first failure of a test is shown.
-                output = output if not output else None
-            elif line == END_OF_OUTPUTS:
-                output = None
-            elif output is not None:
-                output.append(line)
-        self.counts.update(found)
-        return found
-
-    def print(self, rounds: int) -> None:
-        for name, count in self.counts.most_common():
-            print(f"\n{name} failed in {count} of {rounds} rounds:")
-            print("\n".join(self.outputs.get(name, [])))
+def failures_of(lines: list[str]) -> dict[str, list[str]]:
+    """The tests that failed in a round, with their outputs."""
+    found: dict[str, list[str]] = {}
+    output: list[str] | None = None
+    for line in lines:
+        if failed := FAILED.match(line):
+            found[failed[1]] = []
+        elif begun := OUTPUT.match(line):
+            output = found.setdefault(begun[1], [])
+        elif line == END_OF_OUTPUTS:
+            output = None
+        elif output is not None:
+            output.append(line)
+    return found
 
 
 def one_round(arguments: list[str]) -> tuple[int, list[str]]:
@@ -87,26 +72,26 @@ def main(arguments: list[str]) -> int:
         arguments = ["--workspace"]
     # Compiling beside the loops would only take longer.
     subprocess.run(["cargo", "test", "--locked", "--no-run", *arguments], check=True)
-    failures = Failures()
+    counts: collections.Counter[str] = collections.Counter()
     incomplete = False
     with busy_loops(LOOPS_PER_CORE * (os.cpu_count() or 1)):
         for number in range(1, rounds + 1):
             begun = time.monotonic()
             status, lines = one_round(arguments)
-            found = failures.read(lines)
+            found = failures_of(lines)
             minutes = (time.monotonic() - begun) / 60
-            print(
-                f"round {number} of {rounds}: {len(found)} failed, {minutes:.1f} min",
-                *found,
-                sep="\n  ",
-                flush=True,
-            )
+            print(f"round {number} of {rounds}: {len(found)} failed, {minutes:.1f} min", flush=True)
+            for name, output in found.items():
+                # Now: the next rounds take long, and may be interrupted.
+                print(f"  {name}", *(output if name not in counts else []), sep="\n", flush=True)
+            counts.update(found.keys())
             if status != 0 and not found:
                 # A process that ended before its tests did, or an error of cargo.
                 incomplete = True
                 print("\n".join(lines[-40:]))
-    failures.print(rounds)
-    return 1 if incomplete or failures.counts else 0
+    for name, count in counts.most_common():
+        print(f"{name} failed in {count} of {rounds} rounds")
+    return 1 if incomplete or counts else 0
 
 
 if __name__ == "__main__":
