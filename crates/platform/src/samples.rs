@@ -203,7 +203,7 @@ fn push(dtype: DType, number: f64, append: &mut impl FnMut(&[u8])) {
     }
 }
 
-/// The colour at a place of an image: as irregular as [`small`], which pixels have at a smaller scale.
+/// The colour at a place of an image, from 0 to 255, with an irregular sequence.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // From 0 to 255.
 fn noise(image: usize, at: usize) -> u8 {
     (small(image * 7919 + at) * 127.5 + 127.5) as u8
