@@ -87,7 +87,8 @@ fn models_are_found_at_any_depth_with_all_their_versions() {
     ] {
         assert!(printed.contains(part), "{part:?} is not in: {printed}");
     }
-    assert!(!printed.contains("111"), "{printed}");
+    // A load may take 111 ms, and a port have these digits.
+    assert!(!printed.contains("versions: 111"), "{printed}");
 }
 
 #[test]
