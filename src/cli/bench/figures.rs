@@ -128,7 +128,7 @@ impl CpuUse {
 }
 
 /// The CPU time of all threads of a process so far, in seconds.
-fn cpu_seconds(process: u32) -> Option<f64> {
+pub(in crate::cli) fn cpu_seconds(process: u32) -> Option<f64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let of = |path: std::path::PathBuf| -> Option<f64> {
         let text = fs::read_to_string(path.join("schedstat")).ok()?;

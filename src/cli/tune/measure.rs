@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::candidates::{ServedFacts, TrialSettings};
-use super::capacity::{RateRunLength, highest_rate};
+use super::capacity::{CapacityEstimate, RUNS, highest_rate};
 use super::rig::{TrialServer, TuneRig};
 use super::search::TrialEnd;
 use super::sizing::PlannedLoad;
-use super::slo::LatencySlo;
+use super::slo::{LatencySlo, SlowCount};
 use tensorserve_loadgen::summary::LoadSummary;
 use tensorserve_tensor::error::Error;
 
@@ -25,8 +25,9 @@ const ENOUGH: f64 = 0.97;
 /// How much faster settings may make a single request: no more than this, or than there are cores.
 const FASTER: usize = 4;
 
-/// The parts of the time for a capacity: the length of a short run. There are about nine, and longer ones.
-const PARTS: u32 = 20;
+/// The parts of the time for a capacity: the length of a run. There are a closed loop, open loops, and a last one at the
+/// planned rate.
+const PARTS: u32 = 1 + RUNS + 1;
 
 /// A closed loop.
 #[derive(Clone, Debug, Serialize)]
@@ -193,8 +194,6 @@ pub(super) fn score(
 pub(super) struct RatedRun {
     pub(super) summary: LoadSummary,
     pub(super) is_kept: bool,
-    /// A long one.
-    pub(super) is_long: bool,
 }
 
 /// The capacity of settings, as far as it is known.
@@ -202,7 +201,7 @@ pub(super) struct RatedRun {
 pub(super) struct MeasuredCapacity {
     pub(super) settings: TrialSettings,
     /// The highest rate that keeps the promise.
-    pub(super) rate: Option<f64>,
+    pub(super) found: Option<CapacityEstimate>,
     /// In the order in which they ran.
     pub(super) runs: Vec<RatedRun>,
     pub(super) planned: Option<PlannedLoad>,
@@ -211,13 +210,25 @@ pub(super) struct MeasuredCapacity {
 impl MeasuredCapacity {
     /// Nothing yet.
     pub(super) fn of(settings: &TrialSettings) -> Self {
-        MeasuredCapacity { settings: settings.clone(), rate: None, runs: Vec::new(), planned: None }
+        MeasuredCapacity {
+            settings: settings.clone(),
+            found: None,
+            runs: Vec::new(),
+            planned: None,
+        }
     }
 
-    /// The run that has confirmed the capacity.
+    /// The highest rate that keeps the promise.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.found.map(|found| found.rate)
+    }
+
+    /// The run closest to the capacity of those that have kept the promise.
     pub(super) fn confirmed(&self) -> Option<&RatedRun> {
-        self.rate?;
-        self.runs.iter().rfind(|run| run.is_long && run.is_kept)
+        let capacity = self.rate()?;
+        let apart = |run: &RatedRun| (run.summary.setting.rate.unwrap_or(0.0) - capacity).abs();
+        let kept = self.runs.iter().filter(|run| run.is_kept);
+        kept.min_by(|a, b| apart(a).total_cmp(&apart(b)))
     }
 
     /// The lowest quantile of the promise in any run.
@@ -238,22 +249,21 @@ impl MeasuredCapacity {
         time: Duration,
         planned: &dyn Fn(f64) -> f64,
     ) -> Result<(), TrialEnd> {
-        let short = time / PARTS;
+        let each = time / PARTS;
         let mut server = rig.start(&self.settings)?;
         let connections = (look.connections * 4).min(rig.connections());
         // The throughput of all connections, whatever their latency is: no open loop can have more.
-        let closed = server.closed(connections, short)?.requests_per_second;
+        let closed = server.closed(connections, each)?.requests_per_second;
         let runs = &mut self.runs;
-        self.rate = highest_rate(closed, &mut |rate, length| {
-            let is_long = length == RateRunLength::Long;
-            let time = if is_long { short * 3 } else { short };
-            let (summary, is_kept) = server.open(rate, time)?;
-            runs.push(RatedRun { summary, is_kept, is_long });
-            Ok::<bool, TrialEnd>(is_kept)
+        let slow_share = rig.arguments.slo.slow_share();
+        self.found = highest_rate(closed, slow_share, &mut |rate| {
+            let (summary, seen) = server.open(rate, each)?;
+            runs.push(RatedRun { summary, is_kept: seen.is_kept(slow_share) });
+            Ok::<SlowCount, TrialEnd>(seen)
         })?;
-        if let Some(rate) = self.rate {
+        if let Some(rate) = self.rate() {
             let before = server.requests();
-            let (run, _) = server.open(planned(rate), short * 2)?;
+            let (run, _) = server.open(planned(rate), each)?;
             let counted = before.zip(server.requests());
             self.planned = Some(PlannedLoad::of(&run, counted, look.facts.cores));
         }

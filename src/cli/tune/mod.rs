@@ -195,7 +195,7 @@ fn tune(rig: &TuneRig<'_>, log: &mut TuneLog, start: Instant) -> Result<(), Tria
         Some(best) => duel(rig, log, &look, &best, time)?,
         None => measure(rig, log, &look, &TrialSettings::default(), time)?,
     };
-    if chosen.rate.is_none() {
+    if chosen.found.is_none() {
         let slo = rig.arguments.slo;
         let of_looks = look.ladder.iter().map(|step| step.slo_ms).fold(f64::INFINITY, f64::min);
         let best = log.capacities.iter().map(|one| one.best_ms(slo)).fold(of_looks, f64::min);
@@ -289,14 +289,14 @@ fn duel(
         Err(end) => return Err(end),
     };
     let needed = match rig.arguments.rate {
-        None => default.rate,
+        None => default.rate(),
         // They have the lower latency at this rate, which they only have to hold.
-        Some(rate) => default.rate.map(|default| planned_rate(default, Some(rate))),
+        Some(rate) => default.rate().map(|default| planned_rate(default, Some(rate))),
     };
     match found {
-        Some(found) if found.rate.is_some() && found.rate >= needed => Ok(found),
+        Some(found) if found.found.is_some() && found.rate() >= needed => Ok(found),
         Some(_) | None => {
-            log.notes.push(why_not(best, found.and_then(|found| found.rate), &why));
+            log.notes.push(why_not(best, found.and_then(|found| found.rate()), &why));
             log.capacities.rotate_left(1);
             Ok(default)
         }

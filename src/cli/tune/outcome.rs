@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::TuneLog;
 use super::candidates::{LeftOutSettings, ServedFacts, TrialSettings};
+use super::capacity::CERTAINTY;
 use super::measure::{LadderStep, MeasuredCapacity, RatedRun};
 use super::rig::TuneRig;
 use super::search::CandidateStanding;
@@ -16,8 +17,8 @@ use tensorserve_loadgen::report::{three_digits, time};
 /// The version of the format.
 const FORMAT: u32 = 1;
 
-/// The fewest slow requests that a run must have room for: with fewer, chance decides about a quantile.
-const SLOW: f64 = 5.0;
+/// A wider range of the capacity is worth a longer budget.
+const WIDE: f64 = 1.15;
 
 /// Above this, only settings that change much are told from the default ones.
 const NOISY: f64 = 0.1;
@@ -48,6 +49,8 @@ pub(super) struct TuneOutcome {
     pub(super) noise: Option<f64>,
     /// The highest rate that keeps the promise, of one replica.
     pub(super) capacity: f64,
+    /// It is between these with a probability of 80 %.
+    pub(super) capacity_range: [f64; 2],
     /// That of the default settings.
     pub(super) default_capacity: Option<f64>,
     /// How many replicas the rate takes.
@@ -145,7 +148,7 @@ impl TuneOutcome {
     pub(super) fn of(rig: &TuneRig<'_>, log: &TuneLog, time: Duration) -> Option<Self> {
         let arguments = rig.arguments;
         let (look, chosen) = (log.look.as_ref()?, log.capacities.last()?);
-        let capacity = chosen.rate?;
+        let found = chosen.found?;
         let is_default_best = chosen.settings == TrialSettings::default();
         let default = log.capacities.iter().find(|one| one.settings == TrialSettings::default());
         let standing = log.search.standings.iter().find(|one| one.settings == chosen.settings);
@@ -169,9 +172,10 @@ impl TuneOutcome {
             is_default_best,
             ratio: standing.and_then(CandidateStanding::ratio),
             noise: log.search.noise(),
-            capacity,
-            default_capacity: default.and_then(|default| default.rate),
-            replicas: arguments.rate.map(|rate| replicas(rate, capacity)),
+            capacity: found.rate,
+            capacity_range: [found.low, found.high],
+            default_capacity: default.and_then(MeasuredCapacity::rate),
+            replicas: arguments.rate.map(|rate| replicas(rate, found.rate)),
             headroom: HEADROOM,
             planned: chosen.planned.clone(),
             autoscaling: chosen.planned.iter().flat_map(PlannedLoad::targets).collect(),
@@ -180,10 +184,7 @@ impl TuneOutcome {
             candidates: ranked(log),
             trials: log.search.records.iter().map(trial).collect(),
             left_out: log.left_out.clone(),
-            notes: overridden(rig, chosen)
-                .into_iter()
-                .chain(notes(log, chosen, arguments.slo))
-                .collect(),
+            notes: overridden(rig, chosen).into_iter().chain(notes(log, chosen)).collect(),
             file: arguments.output.display().to_string(),
             facts: look.facts.clone(),
         })
@@ -277,7 +278,7 @@ fn overridden(rig: &TuneRig<'_>, chosen: &MeasuredCapacity) -> Vec<String> {
 /// What makes the figures less than they seem.
 // Counters of one run are exact.
 #[allow(clippy::cast_precision_loss)]
-fn notes(log: &TuneLog, chosen: &MeasuredCapacity, slo: LatencySlo) -> Vec<String> {
+fn notes(log: &TuneLog, chosen: &MeasuredCapacity) -> Vec<String> {
     let mut notes = log.notes.clone();
     if let Some(noise) = log.search.noise().filter(|noise| *noise > NOISY) {
         notes.push(format!(
@@ -286,13 +287,15 @@ fn notes(log: &TuneLog, chosen: &MeasuredCapacity, slo: LatencySlo) -> Vec<Strin
             noise.exp_m1() * 100.0
         ));
     }
-    let Some(confirmed) = chosen.confirmed() else { return notes };
+    let Some((confirmed, found)) = chosen.confirmed().zip(chosen.found) else { return notes };
     let summary = &confirmed.summary;
-    if summary.sent as f64 * slo.slow_share() < SLOW {
+    if found.high / found.low > WIDE {
         notes.push(format!(
-            "{} requests are few for {}: a longer --budget makes the capacity more certain",
-            summary.sent,
-            slo.name()
+            "the capacity is between {} and {} requests/s with a probability of {:.0} %: a longer --budget makes it more \
+             certain",
+            three_digits(found.low),
+            three_digits(found.high),
+            CERTAINTY * 100.0
         ));
     }
     notes.extend(summary.notes.iter().filter(|note| note.starts_with("the client")).cloned());

@@ -25,6 +25,26 @@ enum SloQuantile {
     P999,
 }
 
+/// What a run of an open loop has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SlowCount {
+    /// Requests that were due.
+    pub(super) requests: f64,
+    /// Those that were not answered with success and in time.
+    pub(super) slow: f64,
+}
+
+impl SlowCount {
+    /// Whether no larger share was slow than may be.
+    pub(super) fn is_kept(self, slow_share: f64) -> bool {
+        self.requests > 0.0 && self.slow <= slow_share * self.requests
+    }
+
+    pub(super) fn share(self) -> f64 {
+        (self.slow / self.requests).clamp(0.0, 1.0)
+    }
+}
+
 /// So large a share of the requests is to be answered within the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LatencySlo {
@@ -102,20 +122,20 @@ impl LatencySlo {
         u128::from(nanoseconds) <= self.limit.as_nanos()
     }
 
-    /// Whether a run of an open loop has kept the promise: of all requests that were due, enough were answered with
-    /// success and in time, and those that were not answered do not become more and more.
+    /// How many requests of an open loop were slow, of all that were due; all, if those that are not answered become
+    /// more and more.
     // Counters of one run are exact.
     #[allow(clippy::cast_precision_loss)]
-    pub(super) fn is_kept_in(self, run: &LoadSummary) -> bool {
+    pub(super) fn slow_in(self, run: &LoadSummary) -> SlowCount {
         let due = (run.sent + run.unsent) as f64;
         let counts = run.windows_ns.iter().flat_map(|window| &window.0);
         let in_time: u64 = counts.filter(|(at, _)| self.allows(*at)).map(|(_, count)| count).sum();
         // A request that is given up at the end of a run may have waited for less than the limit.
         let in_time = in_time.min(run.succeeded);
         let answered = run.requests_per_second * run.seconds;
-        due > 0.0
-            && in_time as f64 >= (1.0 - self.slow_share()) * due
-            && answered >= LEAST_ANSWERED * due - IN_PROGRESS
+        let is_growing = answered < LEAST_ANSWERED * due - IN_PROGRESS;
+        let slow = if is_growing { due } else { (due - in_time as f64).max(0.0) };
+        SlowCount { requests: due, slow }
     }
 }
 
@@ -172,7 +192,7 @@ mod tests {
     #[test]
     fn a_promise_is_kept_by_all_that_was_due() {
         let slo = LatencySlo::read("p90=5ms").expect("valid");
-        let is_kept = |run: &LoadSummary| slo.is_kept_in(run);
+        let is_kept = |run: &LoadSummary| slo.slow_in(run).is_kept(slo.slow_share());
         assert!(is_kept(&run(&[(1, 900), (9, 100)], 0)));
         assert!(!is_kept(&run(&[(1, 890), (9, 110)], 0)));
         // What was never sent, and what has failed, was not in time.
@@ -188,6 +208,7 @@ mod tests {
         let mut growing = run(&[(1, 1000)], 0);
         growing.requests_per_second = 900.0;
         assert!(!is_kept(&growing));
+        assert_eq!(slo.slow_in(&growing).share(), 1.0);
         assert!(!is_kept(&run(&[], 0)));
     }
 
