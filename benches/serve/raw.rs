@@ -64,7 +64,5 @@ impl Raw {
 
 /// CPU time of this thread.
 pub fn thread_cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");
-    let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());
-    Duration::from_nanos(nanos.expect("a number"))
+    tensorserve_os::thread_cpu_time().expect("the CPU time of a thread")
 }

@@ -52,22 +52,12 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::Environment;
-    use super::super::{Config, Settings};
+    use super::super::tests::configured_by_file;
     use tensorserve_core::comparison::TopRule;
-    use tensorserve_tensor::error::Result;
-
-    fn configured(text: &str) -> Result<Config> {
-        let folder = tempfile::tempdir().expect("temporary directory");
-        let path = folder.path().join("tensorserve.toml");
-        std::fs::write(&path, text).expect("written");
-        let settings = Settings { config: Some(path), ..Settings::default() };
-        Config::new(settings, &Environment::default())
-    }
 
     #[test]
     fn a_model_has_rules_of_its_own() {
-        let config = configured(
+        let config = configured_by_file(
             "release_watch = \"5s\"\n[[models]]\npath = \"m\"\nrelease = \"gated\"\n\
              release_tolerance = [\"0.01\", \"scores=0\"]\nrelease_top = [\"scores=3:0.9\"]\n\
              [[models]]\npath = \"n\"\n",
@@ -96,7 +86,7 @@ mod tests {
                 "has none to compare a new one with",
             ),
         ] {
-            let error = configured(text).expect_err(text);
+            let error = configured_by_file(text).expect_err(text);
             assert!(error.message().contains(why), "{text}: {error}");
         }
     }

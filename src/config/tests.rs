@@ -14,9 +14,19 @@ use super::{
     BatchSettings, Config, EachModelSettings, EngineConfig, ModelConfig, ModelSettings,
     ServerSettings, Settings,
 };
+use tensorserve_tensor::error::Result;
 
 /// Settings of SageMaker's multi-model endpoints, which only its container has; it tests them itself.
 const ONLY_OF_A_CONTAINER: &str = "multi_model_";
+
+/// The configuration of a file with this text.
+pub(super) fn configured_by_file(text: &str) -> Result<Config> {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let path = folder.path().join("tensorserve.toml");
+    fs::write(&path, text).expect("written");
+    let settings = Settings { config: Some(path), ..Settings::default() };
+    Config::new(settings, &Environment::default())
+}
 
 /// Where settings are given.
 #[derive(Clone, Copy, Debug)]

@@ -52,21 +52,11 @@ fn unknown_label(label: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::Environment;
-    use super::super::{Config, Settings};
-    use tensorserve_tensor::error::Result;
-
-    fn configured(text: &str) -> Result<Config> {
-        let folder = tempfile::tempdir().expect("temporary directory");
-        let path = folder.path().join("tensorserve.toml");
-        std::fs::write(&path, text).expect("written");
-        let settings = Settings { config: Some(path), ..Settings::default() };
-        Config::new(settings, &Environment::default())
-    }
+    use super::super::tests::configured_by_file;
 
     #[test]
     fn a_model_with_everything() {
-        let config = configured(
+        let config = configured_by_file(
             "response_cache_bytes = \"64MiB\"\nmax_shadow_requests = 4\n[[models]]\npath = \"m\"\n\
              labels = { stable = 4, canary = 5 }\nsplit = { stable = 95, canary = 5 }\n\
              shadow = \"canary\"\nresponse_cache = true\n[[models]]\npath = \"n\"\n",
@@ -79,13 +69,13 @@ mod tests {
         assert_eq!(m.model.traffic.shadow.as_deref(), Some("canary"));
         assert!(m.model.traffic.response_cache);
         assert_eq!(n.model.traffic, Default::default());
-        let config = configured("[[models]]\npath = \"m\"\n").expect("valid");
+        let config = configured_by_file("[[models]]\npath = \"m\"\n").expect("valid");
         assert_eq!((config.response_cache_bytes, config.max_shadow_requests), (0, 16));
     }
 
     #[test]
     fn every_mistake_names_its_line_and_what_to_do() {
-        let error = configured(
+        let error = configured_by_file(
             "response_cache_bytes = \"1KiB\"\nmax_shadow_requests = 0\n[[models]]\npath = \"m\"\n\
              labels = { stable = 4 }\nsplit = { stable = 0, canary = 5, x = \"y\" }\n\
              shadow = \"canary\"\n[[models]]\npath = \"n\"\nsplit = 5\nshadow = [\"a\"]\n",
@@ -109,7 +99,7 @@ mod tests {
     fn a_cache_needs_memory() {
         for text in ["response_cache = true\n", "[[models]]\npath = \"m\"\nresponse_cache = true\n"]
         {
-            let error = configured(text).expect_err("wrong");
+            let error = configured_by_file(text).expect_err("wrong");
             let why = "set response_cache_bytes, such as 64MiB";
             assert!(error.message().contains(why), "{error}");
         }
