@@ -90,7 +90,7 @@ fn errors_must_be_the_same_too() {
 fn a_form_that_takes_as_long_does_not_take_over() {
     let place = place(&with(OtherForm { cpu_micros: 1000, ..QUICKER }));
     let found = decided(&place.server, "m");
-    assert_eq!(found["state"], "unchanged");
+    assert_eq!(found["state"], "unchanged", "{found}");
     assert!(
         found["text"].to_string().contains("of the CPU time, and must take at most"),
         "{found}"

@@ -88,7 +88,7 @@ pub(super) struct CurvePoint {
     pub(super) slo_ms: f64,
     pub(super) seconds: f64,
     pub(super) is_held: bool,
-    /// The long run that has confirmed the capacity.
+    /// The run closest to the capacity of those that have kept the promise.
     pub(super) is_capacity: bool,
 }
 

@@ -306,7 +306,7 @@ fn outputs(version: &ModelHandle, request: &impl TrialRequest) -> (Result<NamedO
 }
 
 /// Their median; zero if there are none.
-pub(super) fn median(times: &[Duration]) -> Duration {
+fn median(times: &[Duration]) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
