@@ -20,4 +20,6 @@ pub mod places;
 pub mod row_text;
 pub mod table;
 pub mod tfrecord;
+#[cfg(feature = "xml")]
+pub mod xml;
 pub mod zip;

@@ -11,7 +11,7 @@ use super::numeric::{normal_pdf, softmax};
 use super::prediction::PmmlPrediction;
 use super::reader;
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct NaiveBayes {

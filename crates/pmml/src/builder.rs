@@ -7,7 +7,7 @@ use super::expression::FunctionBody;
 use super::features::SlotRange;
 use super::field::PmmlType;
 use super::strings::StringTable;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most values of a row, intermediate ones included: 8 MiB of memory for each request.

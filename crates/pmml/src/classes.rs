@@ -8,7 +8,7 @@ use super::field::PmmlType;
 use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::row::PmmlRow;
 use super::schema;
-use super::xml::{XmlElement, local_name};
+use tensorserve_codec::xml::{XmlElement, local_name};
 use tensorserve_tensor::error::Result;
 
 /// The classes that a model distinguishes, and the location of their probabilities in a row.

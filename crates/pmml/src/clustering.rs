@@ -7,7 +7,7 @@ use super::field::MISSING;
 use super::measure::{ComparisonField, ComparisonMeasure};
 use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct ClusteringModel {

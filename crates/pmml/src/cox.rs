@@ -5,7 +5,7 @@ use super::builder::PmmlBuilder;
 use super::context::ModelContext;
 use super::field::MISSING;
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct BaselineHazard {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::xml::{XmlElement, parse_number};
+use tensorserve_codec::xml::{XmlElement, parse_number};
 use tensorserve_tensor::error::Result;
 
 /// A missing value.

@@ -9,7 +9,7 @@ use super::row::PmmlRow;
 use super::temporal::SECONDS_PER_DAY;
 use super::text_function::TextFunction;
 use super::value;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::{Error, Result};
 
 /// A built-in function. Booleans are 0 and 1; where `expected` is false, the result is negated.

@@ -13,7 +13,7 @@ use super::numeric::{
 };
 use super::prediction::PmmlPrediction;
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct GeneralRegression {

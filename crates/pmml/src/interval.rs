@@ -1,6 +1,6 @@
 //! Intervals of numbers, open or closed at each end.
 
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 #[derive(Debug)]

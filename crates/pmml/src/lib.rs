@@ -4,7 +4,7 @@
 //! arrays, and so on. Scoring a row fills that array step by step, without allocation. What cannot be
 //! scored is refused when the file is loaded, by its name and line.
 //!
-//! * [`xml`] parses the file; [`field`], [`row`], [`strings`] and [`value`] are about values;
+//! * [`tensorserve_codec::xml`] parses the file; [`field`], [`row`], [`strings`] and [`value`] are about values;
 //! * [`schema`], [`reader`] and [`predicate`] are common to all models, and [`builder`] is what they share
 //!   while a file is read;
 //! * [`model`] assembles a model; [`tree`], [`regression`], [`general`], [`mining`], [`scorecard`],
@@ -21,7 +21,7 @@ use std::path::Path;
 
 use self::builder::PmmlBuilder;
 use self::scorer::Scorer;
-use self::xml::XmlElement;
+use tensorserve_codec::xml::{self, XmlElement};
 use tensorserve_platform::{InputStyle, files};
 use tensorserve_tabular::Evaluated;
 use tensorserve_tabular::FilePlatform;
@@ -67,7 +67,6 @@ mod text_function;
 mod tree;
 mod value;
 mod vector;
-mod xml;
 
 /// The endings of model files.
 const ENDINGS: [&str; 1] = [".pmml"];
@@ -117,7 +116,7 @@ struct CompiledPmml {
 /// Compiles the text of a file.
 fn compile(text: &str) -> Result<CompiledPmml> {
     let document = xml::parse(text.trim_start_matches(BYTE_ORDER_MARK))?;
-    let root = XmlElement::root(&document);
+    let root = document.root();
     if root.name() != "PMML" {
         return Err(root.damaged("is not PMML"));
     }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::field::{FieldScope, PmmlField, PmmlType};
 use super::row::PmmlRow;
 use super::strings::StringTable;
-use super::xml::{XmlElement, local_name};
+use tensorserve_codec::xml::{XmlElement, local_name};
 use tensorserve_tensor::error::Result;
 
 /// Rows of keys with a result each, sorted by their keys.

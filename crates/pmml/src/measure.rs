@@ -3,7 +3,7 @@
 use super::context::ModelContext;
 use super::field::{ValueKind, indicator};
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 /// A field of points.

@@ -23,7 +23,7 @@ use super::scorecard::Scorecard;
 use super::target::TargetTransform;
 use super::tree::TreeModel;
 use super::vector::VectorMachines;
-use super::xml::{MAX_DEPTH, XmlElement};
+use tensorserve_codec::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// The models that are evaluated.

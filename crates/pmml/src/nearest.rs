@@ -11,7 +11,7 @@ use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::row::PmmlRow;
 use super::schema;
 use super::strings::{RowStrings, UnknownStrings};
-use super::xml::{XmlElement, local_name};
+use tensorserve_codec::xml::{XmlElement, local_name};
 use tensorserve_tensor::error::{Error, Result};
 
 /// The most numbers in the training instances of a model: 1 GiB of memory.

@@ -1,7 +1,7 @@
 //! `NormContinuous`: a piecewise linear function.
 
 use super::field::MISSING;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 /// A piecewise linear function through points with ascending first coordinates.

@@ -11,7 +11,7 @@ use super::reader;
 use super::row::PmmlRow;
 use super::schema;
 use super::value;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::{Code, Result};
 
 /// The most output fields of a model.

@@ -4,7 +4,7 @@ use super::builder::PmmlBuilder;
 use super::comparison::Comparison;
 use super::field::{FieldScope, ValueKind};
 use super::row::PmmlRow;
-use super::xml::{MAX_DEPTH, XmlElement};
+use tensorserve_codec::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// The result of a predicate, in three-valued logic.

@@ -13,7 +13,7 @@ use super::map_values::MapValues;
 use super::norm_continuous::NormContinuous;
 use super::text_function::TextFunction;
 use super::value;
-use super::xml::{MAX_DEPTH, XmlElement};
+use tensorserve_codec::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// The elements that are expressions.

@@ -10,7 +10,7 @@ use super::numeric::{
 use super::prediction::PmmlPrediction;
 use super::row::PmmlRow;
 use super::schema;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct RegressionModel {

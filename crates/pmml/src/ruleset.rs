@@ -8,7 +8,7 @@ use super::field::MISSING;
 use super::predicate::{self, Predicate, Truth};
 use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::row::PmmlRow;
-use super::xml::{MAX_DEPTH, XmlElement};
+use tensorserve_codec::xml::{MAX_DEPTH, XmlElement};
 use tensorserve_tensor::error::Result;
 
 pub(super) struct RuleSet {

@@ -8,7 +8,7 @@ use super::interval::Interval;
 use super::predicate::contains;
 use super::reader;
 use super::row::PmmlRow;
-use super::xml::{XmlElement, parse_number};
+use tensorserve_codec::xml::{XmlElement, parse_number};
 use tensorserve_tensor::error::Result;
 
 /// The values of a boolean field.

@@ -11,7 +11,7 @@ use super::predicate::{self, Predicate, Truth};
 use super::prediction::PmmlPrediction;
 use super::reader;
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct Scorecard {

@@ -9,7 +9,7 @@ use super::schema::PmmlInput;
 use super::strings::{RowStrings, StringTable, UnknownStrings};
 use super::temporal;
 use super::value::text_of;
-use super::xml::parse_boolean;
+use tensorserve_codec::xml::parse_boolean;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tabular::wrong_input_count;
 use tensorserve_tensor::error::{Error, Result};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::field::{MISSING, PmmlType, ValueKind, indicator, rounded};
 use super::temporal;
-use super::xml::{self, XmlElement};
+use tensorserve_codec::xml::{self, XmlElement};
 use tensorserve_tensor::error::Result;
 
 /// The most bytes of strings that functions make for one row. A further one is missing.

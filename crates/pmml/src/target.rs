@@ -5,7 +5,7 @@ use super::classes::TargetClasses;
 use super::field::MISSING;
 use super::prediction::PmmlPrediction;
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 /// What `Targets` declares for the predictions of a model.

@@ -6,7 +6,7 @@ use super::field::{MISSING, PmmlType, ValueKind, indicator};
 use super::strings::{MAX_MADE_BYTES, RowStrings};
 use super::temporal;
 use super::value::text_of;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 /// The most bytes of a pattern, and of its compiled form.

@@ -12,7 +12,7 @@ use super::numeric::normalize;
 use super::predicate::{self, Predicate, Truth};
 use super::prediction::{NO_CLASS, PmmlPrediction};
 use super::row::PmmlRow;
-use super::xml::XmlElement;
+use tensorserve_codec::xml::XmlElement;
 use tensorserve_tensor::error::Result;
 
 pub(super) struct TreeModel {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::field::{MISSING, NumberType, PmmlType, ValueKind, indicator, rounded};
 use super::strings::RowStrings;
 use super::temporal::{self, SECONDS_PER_DAY};
-use super::xml;
 use tensorserve_codec::json::java::{double_text, single_text};
+use tensorserve_codec::xml;
 
 /// Whether values of the type `from` have ones of the type `to`.
 pub(super) fn is_convertible(from: PmmlType, to: PmmlType) -> bool {

@@ -10,7 +10,7 @@ use super::field::{ValueKind, indicator};
 use super::numeric::normalize;
 use super::prediction::PmmlPrediction;
 use super::row::PmmlRow;
-use super::xml::{XmlElement, parse_number};
+use tensorserve_codec::xml::{XmlElement, parse_number};
 use tensorserve_tensor::error::Result;
 
 pub(super) struct VectorMachines {

@@ -1,4 +1,4 @@
-//! The XML of a model: parsed within limits, with errors that name the line.
+//! The XML of a model (PMML, OpenVINO): parsed within limits, with errors that name the line.
 //!
 //! `roxmltree` parses it: no dependencies, no unsafe code, no recursion. Document type declarations
 //! are refused, and with them all entities that a file could define.
@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use memchr::{memchr_iter, memmem};
-use roxmltree::{Document, Node, NodeType, ParsingOptions};
+use roxmltree::{Node, NodeType, ParsingOptions};
 
 use tensorserve_tensor::error::{Error, Result};
 
@@ -16,7 +16,7 @@ const MAX_NODES: u32 = 64_000_000;
 
 /// How deep elements may be nested that are read recursively: expressions, predicates, and models
 /// within models. The nodes of trees are not read recursively.
-pub(super) const MAX_DEPTH: usize = 48;
+pub const MAX_DEPTH: usize = 48;
 
 /// The most attributes of an element, and the most namespace declarations of a file. Parsing time
 /// grows with the square of each.
@@ -27,7 +27,7 @@ const MAX_ATTRIBUTES: usize = 4096;
 /// # Errors
 /// [`Code::DataLoss`](tensorserve_tensor::error::Code::DataLoss) if it is not valid XML; [`Code::Unimplemented`](tensorserve_tensor::error::Code::Unimplemented) if it has a document type
 /// declaration, or exceeds a limit.
-pub(super) fn parse(text: &str) -> Result<Document<'_>> {
+pub fn parse(text: &str) -> Result<XmlDocument<'_>> {
     let bytes = text.as_bytes();
     let mut tags = bytes.split(|byte| *byte == b'<');
     if tags.any(|tag| memchr_iter(b'=', tag).count() > MAX_ATTRIBUTES)
@@ -38,7 +38,8 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>> {
         return Err(Error::unsupported(message));
     }
     let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
-    Document::parse_with_options(text, options).map_err(|error| {
+    let parsed = roxmltree::Document::parse_with_options(text, options);
+    parsed.map(XmlDocument).map_err(|error| {
         if matches!(error, roxmltree::Error::DtdDetected) {
             let message = "a document type declaration (<!DOCTYPE>) is not supported: remove it";
             return Error::unsupported(message);
@@ -47,63 +48,74 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>> {
     })
 }
 
+/// A parsed document.
+#[derive(Debug)]
+pub struct XmlDocument<'t>(roxmltree::Document<'t>);
+
+impl XmlDocument<'_> {
+    /// The root element.
+    #[must_use]
+    pub fn root(&self) -> XmlElement<'_> {
+        XmlElement(self.0.root_element())
+    }
+}
+
 /// An element of a document.
 #[derive(Clone, Copy)]
-pub(super) struct XmlElement<'d>(Node<'d, 'd>);
+pub struct XmlElement<'d>(Node<'d, 'd>);
 
 impl<'d> XmlElement<'d> {
-    /// The root element of `document`.
-    pub(super) fn root(document: &'d Document<'d>) -> Self {
-        XmlElement(document.root_element())
-    }
-
-    pub(super) fn name(self) -> &'d str {
+    /// Its name, without a prefix.
+    #[must_use]
+    pub fn name(self) -> &'d str {
         self.0.tag_name().name()
     }
 
-    /// Its child elements, without `Extension`s, which the standard gives no meaning.
-    pub(super) fn children(self) -> impl Iterator<Item = XmlElement<'d>> {
+    /// Its child elements, without `Extension`s, to which PMML gives no meaning; OpenVINO has none of that name.
+    pub fn children(self) -> impl Iterator<Item = XmlElement<'d>> {
         let elements = self.0.children().filter(|node| node.node_type() == NodeType::Element);
         elements.map(XmlElement).filter(|element| element.name() != "Extension")
     }
 
     /// Its child elements called `name`.
-    pub(super) fn children_named(self, name: &'static str) -> impl Iterator<Item = XmlElement<'d>> {
+    pub fn children_named(self, name: &'static str) -> impl Iterator<Item = XmlElement<'d>> {
         self.children().filter(move |element| element.name() == name)
     }
 
     /// Its first child element called `name`.
-    pub(super) fn child(self, name: &'static str) -> Option<XmlElement<'d>> {
+    pub fn child(self, name: &'static str) -> Option<XmlElement<'d>> {
         self.children_named(name).next()
     }
 
     /// Its first child element called `name`, which is required.
-    pub(super) fn required_child(self, name: &'static str) -> Result<XmlElement<'d>> {
+    pub fn required_child(self, name: &'static str) -> Result<XmlElement<'d>> {
         self.child(name).ok_or_else(|| self.damaged(format!("has no <{name}>")))
     }
 
     /// This element and all within it, in document order.
-    pub(super) fn descendants(self) -> impl Iterator<Item = XmlElement<'d>> {
+    pub fn descendants(self) -> impl Iterator<Item = XmlElement<'d>> {
         let elements = self.0.descendants().filter(|node| node.node_type() == NodeType::Element);
         elements.map(XmlElement)
     }
 
     /// The names and values of all its attributes.
-    pub(super) fn attributes(self) -> impl Iterator<Item = (&'d str, &'d str)> {
+    pub fn attributes(self) -> impl Iterator<Item = (&'d str, &'d str)> {
         self.0.attributes().map(|attribute| (attribute.name(), attribute.value()))
     }
 
-    pub(super) fn attribute(self, name: &str) -> Option<&'d str> {
+    /// The value of the attribute `name`.
+    #[must_use]
+    pub fn attribute(self, name: &str) -> Option<&'d str> {
         self.0.attribute(name)
     }
 
     /// The attribute `name`, which is required.
-    pub(super) fn required(self, name: &str) -> Result<&'d str> {
+    pub fn required(self, name: &str) -> Result<&'d str> {
         self.attribute(name).ok_or_else(|| self.damaged(format!("has no attribute {name}")))
     }
 
     /// The attribute `name` as a number, if it is present.
-    pub(super) fn number(self, name: &str) -> Result<Option<f64>> {
+    pub fn number(self, name: &str) -> Result<Option<f64>> {
         let Some(text) = self.attribute(name) else {
             return Ok(None);
         };
@@ -114,17 +126,17 @@ impl<'d> XmlElement<'d> {
     }
 
     /// The attribute `name` as a number, or `default`.
-    pub(super) fn number_or(self, name: &str, default: f64) -> Result<f64> {
+    pub fn number_or(self, name: &str, default: f64) -> Result<f64> {
         Ok(self.number(name)?.unwrap_or(default))
     }
 
     /// The attribute `name` as a number, which is required.
-    pub(super) fn required_number(self, name: &str) -> Result<f64> {
+    pub fn required_number(self, name: &str) -> Result<f64> {
         self.number(name)?.ok_or_else(|| self.damaged(format!("has no attribute {name}")))
     }
 
     /// The attribute `name` as a boolean, or `default`.
-    pub(super) fn boolean_or(self, name: &str, default: bool) -> Result<bool> {
+    pub fn boolean_or(self, name: &str, default: bool) -> Result<bool> {
         match self.attribute(name) {
             None => Ok(default),
             Some(text) => parse_boolean(text)
@@ -133,12 +145,12 @@ impl<'d> XmlElement<'d> {
     }
 
     /// Its text.
-    pub(super) fn text(self) -> &'d str {
+    pub fn text(self) -> &'d str {
         self.0.text().unwrap_or_default()
     }
 
     /// The elements of the `Array` that it is or contains.
-    pub(super) fn array(self) -> Result<Vec<Cow<'d, str>>> {
+    pub fn array(self) -> Result<Vec<Cow<'d, str>>> {
         let array = match self.name() {
             "Array" => self,
             _ => self.required_child("Array")?,
@@ -147,7 +159,7 @@ impl<'d> XmlElement<'d> {
     }
 
     /// As [`XmlElement::array`], of numbers.
-    pub(super) fn numbers(self) -> Result<Vec<f64>> {
+    pub fn numbers(self) -> Result<Vec<f64>> {
         let mut numbers = Vec::new();
         for text in self.array()? {
             let number = parse_number(&text);
@@ -157,16 +169,22 @@ impl<'d> XmlElement<'d> {
     }
 
     /// The error for an element that violates the standard.
-    pub(super) fn damaged(self, what: impl std::fmt::Display) -> Error {
+    pub fn damaged(self, what: impl std::fmt::Display) -> Error {
         Error::damaged(format!("{}: {what}", self.position()))
     }
 
     /// The error for a valid element, `what` of which cannot be evaluated.
-    pub(super) fn unsupported(self, what: impl std::fmt::Display) -> Error {
+    pub fn unsupported(self, what: impl std::fmt::Display) -> Error {
         Error::unsupported(format!(
             "{}: {what} is not supported; export the model without it, or to ONNX",
             self.position()
         ))
+    }
+
+    /// Where it is in the text, in bytes.
+    #[must_use]
+    pub fn range(self) -> std::ops::Range<usize> {
+        self.0.range()
     }
 
     fn position(self) -> String {
@@ -176,16 +194,18 @@ impl<'d> XmlElement<'d> {
 }
 
 /// A name without its namespace prefix.
-pub(super) fn local_name(name: &str) -> &str {
+pub fn local_name(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
 
 /// A number of XML Schema; `None` for NaN.
-pub(super) fn parse_number(text: &str) -> Option<f64> {
+pub fn parse_number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| !number.is_nan())
 }
 
-pub(super) fn parse_boolean(text: &str) -> Option<bool> {
+/// `true`, `false`, `1` or `0`.
+#[must_use]
+pub fn parse_boolean(text: &str) -> Option<bool> {
     match text.trim() {
         "true" | "1" | "TRUE" | "True" => Some(true),
         "false" | "0" | "FALSE" | "False" => Some(false),
