@@ -35,6 +35,7 @@ CARGO ?= cargo
 FETCH = $(PYTHON) scripts/fetch_libtensorflow.py --device $(DEVICE)
 FETCH_ONNX = $(PYTHON) scripts/fetch_onnxruntime.py
 FETCH_LITERT = $(PYTHON) scripts/fetch_litert.py
+FETCH_OPENVINO = $(PYTHON) scripts/fetch_openvino.py
 DENY = target/tools/bin/cargo-deny
 # ruff, oxlint, oxfmt, actionlint and shellcheck.
 LINTERS = target/tools/linters
@@ -150,6 +151,7 @@ lib-tensorflow:
 lib: lib-tensorflow
 	@$(FETCH_ONNX)
 	@$(FETCH_LITERT)
+	@$(FETCH_OPENVINO)
 
 # For a first look at the server, compiled in a fraction of the time of a release build: without most
 # optimization, and with what the models of models/ need.

@@ -456,6 +456,7 @@ def model_seeds(seeds: Seeds) -> None:
     for name, content in FOREIGN:
         seeds.add("foreign", name.encode() + b"\n" + content)
     seeds.add("foreign", SEPARATOR.join(name.encode() + b"\n" + text for name, text in FOREIGN[:8]))
+    seeds.smallest("openvino", [path.read_bytes() for path in PLATFORMS.glob("openvino/*/*.xml")])
     seeds.smallest("tflite", [path.read_bytes() for path in PLATFORMS.glob("tflite/*/*.tflite")])
     seeds.smallest("onnx", [path.read_bytes() for path in DATA.rglob("*.onnx")])
     for symbol in DATA.rglob("*-symbol.json"):

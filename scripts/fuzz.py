@@ -67,6 +67,7 @@ WORDS = {
     "executorch": ["crates/torch/src/executorch", "crates/codec/src/flatbuffer.rs"],
     "foreign": ["crates/platform/src/foreign"],
     "tflite": ["crates/litert/src", "crates/codec/src/flatbuffer.rs"],
+    "openvino": ["crates/openvino/src", "crates/codec/src/xml.rs"],
     "onnx": ["crates/onnx/src"],
     "mxnet": ["crates/onnx/src/mxnet"],
     "saved_model": ["crates/tensorflow/src/saved_model.rs", "crates/tensorflow/src/graph.rs"],

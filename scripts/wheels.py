@@ -329,7 +329,8 @@ def require_all(wheels, wheel_dir):
 
 def pip_command(wheel, folder):
     """The command for exactly this wheel, independent of this Python and this machine."""
-    name, version, _, abi, platforms = wheel.file[: -len(".whl")].split("-")
+    # A build number may follow the version.
+    name, version, *_, abi, platforms = wheel.file[: -len(".whl")].split("-")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.12", "--implementation", "cp"]
     command += ["--abi", "cp312" if abi == "none" else abi]

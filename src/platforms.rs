@@ -37,6 +37,8 @@ fn of_models(config: &Config) -> Vec<Platform> {
     all.push(Arc::new(tensorserve_onnx::mxnet::MxNet::new(onnx)).platform());
     #[cfg(feature = "tflite")]
     all.push(Arc::new(tensorserve_litert::LiteRt::new(config.litert.clone())).platform());
+    #[cfg(feature = "openvino")]
+    all.push(Arc::new(tensorserve_openvino::OpenVino::new(config.openvino.clone())).platform());
     #[cfg(feature = "xgboost")]
     all.push(tensorserve_boosters::xgboost::XGBOOST.platform());
     // Before scikit-learn, which takes any pickle.

@@ -28,6 +28,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "rows", "tensor"]),
     ("onnx", &["platform", "rows", "tensor"]),
     ("litert", &["codec", "platform", "rows", "tensor"]),
+    ("openvino", &["codec", "platform", "tensor"]),
     ("testing", &[]),
     ("pickle", &["codec", "tensor", "testing"]),
     ("tabular", &["os", "pickle", "platform", "tensor", "testing"]),
@@ -56,12 +57,13 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.
-const UNSAFE_CRATES: &[&str] = &["litert", "os", "onnx", "tensorflow", "torch"];
+const UNSAFE_CRATES: &[&str] = &["litert", "openvino", "os", "onnx", "tensorflow", "torch"];
 
 /// Their files with `unsafe` code.
 const FFI: &[&str] = &[
     "crates/litert/src/ffi.rs",
     "crates/onnx/src/ffi.rs",
+    "crates/openvino/src/ffi.rs",
     "crates/os/src/ffi.rs",
     "crates/os/src/fork.rs",
     "crates/os/src/reads.rs",

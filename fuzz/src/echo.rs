@@ -120,6 +120,7 @@ impl Echo {
             input_style: self.0,
             takes_threads: false,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform { info, loader: Arc::new(self), runtime: Arc::new(PartOfProgram("echo")) }
     }

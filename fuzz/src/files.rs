@@ -182,6 +182,7 @@ pub fn settings(text: &[u8]) {
         settings.server.libtensorflow = Some(path.to_owned());
         settings.server.libonnxruntime = Some(path.to_owned());
         settings.server.liblitert = Some(path.to_owned());
+        settings.server.libopenvino = Some(path.to_owned());
         let _ = Config::with_mistakes(settings.or_file(), &Environment::default());
     });
 }

@@ -93,6 +93,7 @@ targets! {
     executorch = models, FILE;
     foreign = models, FILE;
     tflite = models, FILE;
+    openvino = models, FILE;
     onnx = models, FILE;
     mxnet = models, FILE;
     saved_model = models, FILE;

@@ -11,6 +11,7 @@ use tensorserve_h2o::H2O;
 use tensorserve_litert::{LiteRt, LiteRtConfig};
 use tensorserve_onnx::mxnet::MxNet;
 use tensorserve_onnx::{Onnx, OnnxConfig};
+use tensorserve_openvino::{OpenVino, OpenVinoConfig};
 use tensorserve_pickle::{self as pickles, PickleValue};
 use tensorserve_platform::{ForeignFormats, LoadOptions, ModelLoader, ModelPath, RunOptions};
 use tensorserve_pmml::PMML;
@@ -248,6 +249,16 @@ pub fn tflite(file: &[u8]) {
     let library = Some(PathBuf::from("/nowhere"));
     let litert = LiteRt::new(LiteRtConfig { library, ..LiteRtConfig::default() });
     with_file("model.tflite", file, |path| load(&litert, path));
+}
+
+/// OpenVINO's graphs with a few weights, without the library.
+pub fn openvino(file: &[u8]) {
+    let library = Some(PathBuf::from("/nowhere"));
+    let openvino = OpenVino::new(OpenVinoConfig { library, ..OpenVinoConfig::default() });
+    let folder = tempfile::tempdir().expect("a directory");
+    write(folder.path(), "model.xml", file);
+    write(folder.path(), "model.bin", &[0; 512]);
+    load(&openvino, folder.path());
 }
 
 /// The `onnx` platform without a library: a load ends before the model reaches the runtime.

@@ -423,6 +423,7 @@ fn set_libraries(settings: &mut Settings, environment: &Environment) {
     settings.server.libtensorflow = path("TENSORSERVE_LIBTENSORFLOW");
     settings.server.libonnxruntime = path("TENSORSERVE_LIBONNXRUNTIME");
     settings.server.liblitert = path("TENSORSERVE_LIBLITERT");
+    settings.server.libopenvino = path("TENSORSERVE_LIBOPENVINO");
     settings.server.libtorch = path("TENSORSERVE_LIBTORCH");
     settings.server.libexecutorch = path("TENSORSERVE_LIBEXECUTORCH");
 }

@@ -26,6 +26,7 @@ pub(super) fn check(settings: &Settings, mistakes: &mut Mistakes) {
         ("libtensorflow", &server.libtensorflow),
         ("libonnxruntime", &server.libonnxruntime),
         ("liblitert", &server.liblitert),
+        ("libopenvino", &server.libopenvino),
         ("libtorch", &server.libtorch),
         ("libexecutorch", &server.libexecutorch),
     ] {

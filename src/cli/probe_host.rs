@@ -23,6 +23,8 @@ struct HostSettings {
     onnx: config::OnnxConfig,
     #[cfg(feature = "tflite")]
     litert: config::LiteRtConfig,
+    #[cfg(feature = "openvino")]
+    openvino: config::OpenVinoConfig,
     #[cfg(feature = "pytorch")]
     torch: config::TorchConfig,
     #[cfg(feature = "executorch")]
@@ -40,6 +42,8 @@ pub(super) fn settings(config: &Config) -> String {
         onnx: config.onnx.clone(),
         #[cfg(feature = "tflite")]
         litert: config.litert.clone(),
+        #[cfg(feature = "openvino")]
+        openvino: config.openvino.clone(),
         #[cfg(feature = "pytorch")]
         torch: config.torch.clone(),
         #[cfg(feature = "executorch")]
@@ -67,6 +71,8 @@ pub(super) fn run(environment: &Environment) -> ! {
             onnx: settings.onnx,
             #[cfg(feature = "tflite")]
             litert: settings.litert,
+            #[cfg(feature = "openvino")]
+            openvino: settings.openvino,
             #[cfg(feature = "pytorch")]
             torch: settings.torch,
             #[cfg(feature = "executorch")]

@@ -162,6 +162,8 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         onnx,
         #[cfg(feature = "tflite")]
         litert,
+        #[cfg(feature = "openvino")]
+        openvino,
         #[cfg(feature = "pytorch")]
         torch,
         #[cfg(feature = "executorch")]
@@ -188,6 +190,8 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("the settings of ONNX Runtime", *onnx != new.onnx),
         #[cfg(feature = "tflite")]
         ("the settings of LiteRT", *litert != new.litert),
+        #[cfg(feature = "openvino")]
+        ("the settings of OpenVINO", *openvino != new.openvino),
         #[cfg(feature = "pytorch")]
         ("the settings of PyTorch", *torch != new.torch),
         #[cfg(feature = "executorch")]

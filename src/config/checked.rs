@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::LiteRtConfig;
 #[cfg(feature = "onnx")]
 use super::OnnxConfig;
+#[cfg(feature = "openvino")]
+use super::OpenVinoConfig;
 #[cfg(any(feature = "pytorch", feature = "executorch"))]
 use super::TorchConfig;
 use super::check::{Check, listed};
@@ -99,6 +101,12 @@ impl Check {
             litert: LiteRtConfig {
                 library: server.liblitert.clone(),
                 search: environment.library_directories("ai_edge_litert"),
+                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
+            },
+            #[cfg(feature = "openvino")]
+            openvino: OpenVinoConfig {
+                library: server.libopenvino.clone(),
+                search: environment.library_directories("openvino"),
                 intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
             },
             #[cfg(feature = "pytorch")]

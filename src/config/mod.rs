@@ -18,6 +18,8 @@ pub use tensorserve_core::metrics::MetricsAlias;
 pub use tensorserve_litert::LiteRtConfig;
 #[cfg(feature = "onnx")]
 pub use tensorserve_onnx::OnnxConfig;
+#[cfg(feature = "openvino")]
+pub use tensorserve_openvino::OpenVinoConfig;
 pub use tensorserve_probe::ProbeConfig;
 pub use tensorserve_protocols::sagemaker::{
     Compatibility as SagemakerCompatibility, MultiModelConfig, SagemakerConfig,
@@ -96,6 +98,9 @@ pub struct Config {
     /// LiteRT.
     #[cfg(feature = "tflite")]
     pub litert: LiteRtConfig,
+    /// OpenVINO.
+    #[cfg(feature = "openvino")]
+    pub openvino: OpenVinoConfig,
     /// libtorch.
     #[cfg(feature = "pytorch")]
     pub torch: TorchConfig,

@@ -26,6 +26,7 @@ platforms! {
     "onnx": "onnx",
     "mxnet": "mxnet",
     "tflite": "tflite",
+    "openvino": "openvino",
     "xgboost": "xgboost",
     "lightgbm": "lightgbm",
     "catboost": "catboost",

@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::support::client::{get, post};
 use crate::support::grpc::{Caller, PREDICT};
-use crate::support::process::{Process, children, is_running, model_processes, tensorserve};
+use crate::support::process::{Process, children, is_running, kill, model_processes, tensorserve};
 use crate::support::{copy, data, pause_between_requests, project, wait_until};
 
 const CRASHES: &str = "/v1/models/aborts_when_empty:predict";
@@ -170,8 +170,7 @@ fn a_process_that_is_killed_is_started_again() {
     let (root, config) = place();
     let server = serve(root.path(), &config);
     let [first] = model_processes(&server)[..] else { panic!("not one process") };
-    let killed = Command::new("kill").args(["-s", "KILL", &first.to_string()]).status();
-    assert!(killed.expect("kill").success());
+    kill(first);
     wait_until("it has ended", || !is_running(first));
     wait_until("it is served", || post(server.address, CRASHES, HARMLESS).status == 200);
 }

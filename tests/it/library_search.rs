@@ -22,9 +22,13 @@ fn version_in(folder: &Path) -> Command {
 /// Writes files in `folder` that the loader would refuse with an error, if it were to open them.
 fn write_libraries(folder: &Path) {
     fs::create_dir_all(folder).expect("directory");
-    for name in
-        ["libtensorflow.so.2", "libtensorflow_cc.so.2", "libonnxruntime.so.1.31.1", "libLiteRt.so"]
-    {
+    for name in [
+        "libtensorflow.so.2",
+        "libtensorflow_cc.so.2",
+        "libonnxruntime.so.1.31.1",
+        "libLiteRt.so",
+        "libopenvino_c.so.2641",
+    ] {
         fs::write(folder.join(name), "not ours").expect("written");
     }
 }
@@ -70,7 +74,12 @@ fn libraries_in_the_working_directory_are_not_opened() {
     assert!(relative.stderr.contains(mistake), "{}", relative.stderr);
     // That the files are opened where they are found, so that the checks above can fail.
     let named = ended(version_in(folder.path()).env("TENSORSERVE_LIB_DIR", folder.path()));
-    let built = [cfg!(feature = "onnx"), cfg!(feature = "mxnet"), cfg!(feature = "tflite")];
+    let built = [
+        cfg!(feature = "onnx"),
+        cfg!(feature = "mxnet"),
+        cfg!(feature = "tflite"),
+        cfg!(feature = "openvino"),
+    ];
     let platforms = 1 + built.into_iter().map(usize::from).sum::<usize>();
     assert_eq!(named.stdout.matches("cannot be loaded").count(), platforms, "{}", named.stdout);
 }
@@ -125,14 +134,23 @@ fn a_missing_library_is_told_with_each_way_to_install_it() {
         ["`tensorserve fetch tensorflow`", "pip install 'tensorserve[tensorflow]'"],
         ["`tensorserve fetch onnxruntime`", "pip install 'tensorserve[onnx]'"],
         ["`tensorserve fetch litert`", "pip install 'tensorserve[tflite]'"],
+        ["`tensorserve fetch openvino`", "pip install 'tensorserve[openvino]'"],
         ["`tensorserve fetch torch`", "--libtorch PATH"],
         ["`tensorserve fetch executorch`", "--libexecutorch PATH"],
     ];
-    let libraries = ["libtensorflow", "libonnxruntime", "liblitert", "libtorch", "libexecutorch"];
+    let libraries = [
+        "libtensorflow",
+        "libonnxruntime",
+        "liblitert",
+        "libopenvino",
+        "libtorch",
+        "libexecutorch",
+    ];
     let built = [
         true,
         cfg!(feature = "onnx"),
         cfg!(feature = "tflite"),
+        cfg!(feature = "openvino"),
         cfg!(feature = "pytorch"),
         cfg!(feature = "executorch"),
     ];

@@ -80,6 +80,8 @@ mod onnx;
 mod open_inference_cases;
 mod open_inference_streams;
 mod openapi;
+#[cfg(feature = "openvino")]
+mod openvino;
 mod operations;
 mod optimize;
 mod own_name;

@@ -9,11 +9,12 @@ use serde::Deserialize;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// The names of what can be fetched, each with the runtime and the device of its build.
-const FETCHABLE: [(&str, &str, &str); 6] = [
+const FETCHABLE: [(&str, &str, &str); 7] = [
     ("tensorflow", "tensorflow", "cpu"),
     ("tensorflow-gpu", "tensorflow", "gpu"),
     ("onnxruntime", "onnxruntime", "cpu"),
     ("litert", "litert", "cpu"),
+    ("openvino", "openvino", "cpu"),
     (TORCH, "torch", "cpu"),
     ("executorch", "executorch", "cpu"),
 ];

@@ -99,6 +99,7 @@ impl LiteRt {
             input_style: InputStyle::Rows,
             takes_threads: self.config.intra_op_threads == 0,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

@@ -103,6 +103,7 @@ impl NoFlavor {
             input_style: InputStyle::Rows,
             takes_threads: false,
             must_be_named: false,
+            is_isolated: false,
         };
         let runtime = Arc::new(PartOfProgram("MLflow's model folders"));
         Platform { info, loader: Arc::new(NoFlavor), runtime }

@@ -175,6 +175,7 @@ impl Onnx {
             input_style: InputStyle::Rows,
             takes_threads: self.takes_threads(),
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

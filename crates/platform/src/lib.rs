@@ -86,6 +86,9 @@ pub struct PlatformInfo {
     /// code that they contain: no file makes it the platform of a model. Its models are in processes of
     /// their own, and are neither probed nor isolated.
     pub must_be_named: bool,
+    /// Whether its models are always in processes of their own, as with `isolation = "process"`, because its
+    /// runtime is known to end the process on some models or inputs.
+    pub is_isolated: bool,
 }
 
 /// Finds and loads the models of a platform.

@@ -115,8 +115,9 @@ impl ModelLoader for ProbedLoader {
     fn load(&self, folder: &Path, options: &LoadOptions) -> Result<Loaded> {
         if let Some(model) = &options.isolated_as {
             let Some(link) = &self.link else {
-                let why = "isolation = \"process\" needs the process of the load probe, which starts \
-                           with the server if load_probe is true or a model is isolated; restart it";
+                let why = "isolated models, as those with isolation = \"process\" and all of OpenVINO, need the process of \
+                           the load probe, which starts with the server if load_probe is true or a model has \
+                           isolation = \"process\"; restart it";
                 return Err(Error::precondition(why));
             };
             return isolated::load(link, &self.inner, folder, options, model);

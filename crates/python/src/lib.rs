@@ -88,6 +88,7 @@ impl Python {
             input_style: InputStyle::Rows,
             takes_threads: false,
             must_be_named: true,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

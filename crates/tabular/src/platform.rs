@@ -39,8 +39,14 @@ impl FilePlatform {
     #[must_use]
     pub fn platform(self) -> Platform {
         let FilePlatform { name, title, input_style, description, .. } = self;
-        let info =
-            PlatformInfo { name, title, input_style, takes_threads: false, must_be_named: false };
+        let info = PlatformInfo {
+            name,
+            title,
+            input_style,
+            takes_threads: false,
+            must_be_named: false,
+            is_isolated: false,
+        };
         Platform { info, loader: Arc::new(self), runtime: Arc::new(PartOfProgram(description)) }
     }
 }

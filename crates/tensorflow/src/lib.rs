@@ -317,6 +317,7 @@ impl TensorFlow {
             input_style: InputStyle::Tensors,
             takes_threads: self.config.intra_op_threads == 0,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

@@ -306,6 +306,7 @@ impl Torch {
             input_style: InputStyle::Tensors,
             takes_threads: true,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

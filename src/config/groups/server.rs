@@ -395,6 +395,10 @@ settings! {
         #[arg(value_name = "PATH", help_heading = "TensorFlow Lite")]
         #[unset("found automatically")]
         liblitert: PathBuf,
+        /// OpenVINO's C library (2026.0 or later), or the directory that contains it
+        #[arg(value_name = "PATH", help_heading = "OpenVINO")]
+        #[unset("found automatically")]
+        libopenvino: PathBuf,
         /// libtorch, or the directory that contains it
         #[arg(value_name = "PATH", help_heading = "PyTorch")]
         #[unset("found automatically")]

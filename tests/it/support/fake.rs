@@ -293,6 +293,7 @@ impl Fake {
             input_style: InputStyle::Rows,
             takes_threads: !self.0.ignores_threads,
             must_be_named: false,
+            is_isolated: false,
         };
         let runtime = Arc::new(PartOfProgram("fake"));
         Platform { info, loader: Arc::new(self.clone()), runtime }

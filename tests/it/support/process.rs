@@ -179,6 +179,12 @@ pub fn model_processes(server: &Process) -> Vec<u32> {
     keepers.flat_map(children).collect()
 }
 
+/// Ends a process at once.
+pub fn kill(id: u32) {
+    let killed = Command::new("kill").args(["-s", "KILL", &id.to_string()]).status();
+    assert!(killed.expect("kill").success());
+}
+
 /// Whether a process runs or is stopped.
 pub fn is_running(id: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();

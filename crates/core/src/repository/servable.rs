@@ -174,10 +174,9 @@ impl VersionLoad<'_> {
 
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let mut options = load_options(self.config, threads);
-        options.isolated_as = self
-            .config
-            .isolated
-            .then(|| format!("model {:?} version {}", self.model, self.version));
+        let is_isolated = self.config.isolated || self.platform.info.is_isolated;
+        options.isolated_as =
+            is_isolated.then(|| format!("model {:?} version {}", self.model, self.version));
         let mut loaded = self.platform.loader.load(self.folder, &options)?;
         let executable = Arc::new(SwitchedExecutable::new(Arc::clone(&loaded.executable)));
         let packaging = self.platform.loader.packaging(self.folder)?;

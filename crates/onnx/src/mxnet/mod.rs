@@ -66,6 +66,7 @@ impl MxNet {
             input_style: InputStyle::Rows,
             takes_threads: self.onnx.takes_threads(),
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

@@ -129,15 +129,6 @@ pub(super) const FORMATS: &[ForeignFormat] = &[
         way_on: "It cannot be converted back: serve the ONNX file that it was built from",
     },
     ForeignFormat {
-        what: "a model of OpenVINO",
-        by: Ending(&[".xml"], |file| {
-            (file.mentions("<net ") || file.mentions("<net\n")) && file.mentions("<layers>")
-        }),
-        way_on: "Convert it to ONNX with `pip install openvino openvino2onnx 'onnx<1.18' && openvino2onnx \
-                 {path} {stem}.onnx`, and serve {stem}.onnx; or serve the ONNX file or the SavedModel that it \
-                 was made of",
-    },
-    ForeignFormat {
         what: "a model of PaddlePaddle",
         by: Ending(&[".pdmodel"], |_| true),
         way_on: "Convert it to ONNX with `pip install paddlepaddle paddle2onnx packaging && paddle2onnx \

@@ -301,6 +301,7 @@ impl ForeignFormats {
             input_style: InputStyle::Rows,
             takes_threads: false,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform { info, loader: Arc::new(ForeignFormats), runtime: Arc::new(PartOfProgram("")) }
     }

@@ -75,12 +75,6 @@ fn samples() -> Vec<Sample> {
         one("a.json", b"{\n \"irVersion\": \"8\",", &["ONNX in JSON", "/m/a.json /m/a.onnx`"]),
         one("model.plan", b"ptrt", &["TensorRT", "the ONNX file that it was built from"]),
         one("a.engine", b"ftrt", &["TensorRT"]),
-        beside(
-            "a.xml",
-            b"<?xml version=\"1.0\"?>\n<net name=\"a\" version=\"11\">\n\t<layers>",
-            &["a.bin"],
-            &["OpenVINO", "openvino2onnx /m/a.xml /m/a.onnx`"],
-        ),
         beside("a.pdmodel", b"x", &["a.pdiparams"], &[
             "PaddlePaddle",
             "--model_dir /m --model_filename a.pdmodel --params_filename a.pdiparams --save_file /m/a.onnx",

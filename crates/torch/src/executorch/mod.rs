@@ -178,6 +178,7 @@ impl ExecuTorch {
             input_style: InputStyle::Tensors,
             takes_threads: true,
             must_be_named: false,
+            is_isolated: false,
         };
         Platform::new(info, self)
     }

@@ -1,0 +1,98 @@
+//! How requests become runs of a compiled model.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::ffi::{CompiledModel, OvPort, OvRequest, PortPlace};
+use super::model::{IrModel, IrPort};
+use tensorserve_platform::pool::InstancePool;
+use tensorserve_platform::{Executable, RunOptions};
+use tensorserve_tensor::error::{Code, Error, Result};
+use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+
+/// A loaded model.
+pub(super) struct OpenVinoExecutable {
+    inputs: Vec<TensorSpec>,
+    pool: InstancePool<OvRequest>,
+}
+
+impl OpenVinoExecutable {
+    /// Runs `compiled`, whose files declare `model`.
+    ///
+    /// # Errors
+    /// If the library does not find the inputs and outputs of the model, or has others.
+    pub(super) fn new(
+        model: &IrModel,
+        signature: &Signature,
+        compiled: CompiledModel,
+    ) -> Result<Self> {
+        compiled.check_count(PortPlace::Input, model.inputs.len())?;
+        compiled.check_count(PortPlace::Output, model.outputs.len())?;
+        let ports = |place: PortPlace, declared: &[IrPort]| -> Result<Arc<[OvPort]>> {
+            declared.iter().map(|port| compiled.port(place, port)).collect()
+        };
+        let inputs = ports(PortPlace::Input, &model.inputs)?;
+        let outputs = ports(PortPlace::Output, &model.outputs)?;
+        let (most, compiled) = (compiled.streams(), Arc::new(compiled));
+        let make = move || compiled.request(&inputs, &outputs);
+        Ok(OpenVinoExecutable {
+            inputs: signature.inputs.clone(),
+            pool: InstancePool::new(most, make)?,
+        })
+    }
+
+    /// Refuses what OpenVINO does not take, with a message that names the input.
+    fn check(&self, inputs: &[Tensor]) -> Result<()> {
+        for (spec, tensor) in self.inputs.iter().zip(inputs) {
+            let (alias, dims) = (&spec.alias, tensor.shape().dims());
+            let declared = spec.shape.sizes().unwrap_or_default();
+            let fits = declared.len() == dims.len()
+                && declared.iter().zip(dims).all(|(size, dim)| *size < 0 || size == dim);
+            if !fits || dims.contains(&0) {
+                let (given, takes) = (tensor.shape(), &spec.shape);
+                return Err(Error::invalid(format!(
+                    "input {alias:?} has shape {given:?}; the model takes {takes}, without empty dimensions"
+                )));
+            }
+            if let Some(value) = beyond_32_bits(tensor) {
+                return Err(Error::invalid(format!(
+                    "input {alias:?} has the value {value}; OpenVINO computes integers with 32 bits on CPUs, from {} \
+                     to {}",
+                    i32::MIN,
+                    i32::MAX
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value that the CPU plugin would change without a word: it has no integers of 64 bits, nor unsigned ones of 32.
+fn beyond_32_bits(tensor: &Tensor) -> Option<String> {
+    fn first<T: TryInto<i32> + Copy + ToString>(values: Option<&[T]>) -> Option<String> {
+        let beyond = values?.iter().find(|value| TryInto::<i32>::try_into(**value).is_err())?;
+        Some(beyond.to_string())
+    }
+    // Each of these is `None` for a tensor of another type.
+    first(tensor.values::<i64>())
+        .or_else(|| first(tensor.values::<u64>()))
+        .or_else(|| first(tensor.values::<u32>()))
+}
+
+impl Executable for OpenVinoExecutable {
+    fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        self.check(inputs)?;
+        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let run = |request: &mut OvRequest| request.run(inputs, deadline);
+        self.pool.with(|_| true, deadline, run).map_err(with_run_code)
+    }
+}
+
+/// Gives a failed run the code that the library omits: the model could be prepared, so that an operation fails because
+/// of its inputs.
+fn with_run_code(error: Error) -> Error {
+    if error.code() != Code::Unknown {
+        return error;
+    }
+    Error::invalid(error.message().to_owned())
+}

@@ -1,0 +1,192 @@
+//! Models in OpenVINO's own format (`.xml` and `.bin`), run by its C library.
+//!
+//! * [`model`] reads a model without the library, [`types`] has its types;
+//! * `ffi` wraps the library's C API in safe types;
+//! * [`executable`] runs requests;
+//! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
+//!
+//! The library trusts what it reads: on strange graphs and inputs it has ended the process. Its models are therefore
+//! always in a process of their own ([`PlatformInfo::is_isolated`]).
+#![deny(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use self::executable::OpenVinoExecutable;
+use self::ffi::{CompiledModel, OpenVinoApi};
+use self::model::IrFiles;
+use tensorserve_platform::library::Library;
+use tensorserve_platform::{
+    Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
+    PlatformInfo, RuntimeLibrary, files,
+};
+use tensorserve_tensor::error::{Code, Error, Result};
+
+pub use self::config::OpenVinoConfig;
+
+mod config;
+mod executable;
+mod ffi;
+mod model;
+mod types;
+
+/// The library's file in Intel's Python wheel, and in the archives of OpenVINO.
+const LIBRARY: Library = Library {
+    name: "libopenvino",
+    files: &["libopenvino_c.so"],
+    package: "openvino/libs",
+    extra: "openvino",
+    runtime: "openvino",
+};
+
+/// The first version whose C API has the numbers of types that are used here.
+const OLDEST: u32 = 2026;
+
+/// How much of a file is read to recognise it.
+const HEAD: usize = 4096;
+
+/// The `openvino` platform.
+pub struct OpenVino {
+    config: OpenVinoConfig,
+    /// Opened by the first model that needs it.
+    runtime: Mutex<Option<OpenedLibrary>>,
+}
+
+/// The open library, with its file.
+struct OpenedLibrary {
+    api: Arc<OpenVinoApi>,
+    file: PathBuf,
+}
+
+impl OpenVino {
+    /// The platform with these settings. The library is not opened yet.
+    #[must_use]
+    pub fn new(config: OpenVinoConfig) -> Self {
+        OpenVino { config, runtime: Mutex::new(None) }
+    }
+
+    /// The platform whose models this runtime runs.
+    #[must_use]
+    pub fn platform(self: Arc<Self>) -> Platform {
+        let info = PlatformInfo {
+            name: "openvino",
+            title: "OpenVINO",
+            input_style: InputStyle::Rows,
+            takes_threads: self.config.intra_op_threads == 0,
+            must_be_named: false,
+            is_isolated: true,
+        };
+        Platform::new(info, self)
+    }
+
+    /// The library, which is opened on first use.
+    fn runtime(&self) -> Result<Arc<OpenVinoApi>> {
+        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = &*slot {
+            return Ok(Arc::clone(&library.api));
+        }
+        let (api, file) =
+            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OpenVinoApi::open)?;
+        let version = api.version();
+        let year = version.split('.').next().and_then(|year| year.parse::<u32>().ok());
+        if year.is_none_or(|year| year < OLDEST) {
+            return Err(Error::unavailable(format!(
+                "{} is OpenVINO {version}, and models need OpenVINO {OLDEST}.0 or later: install one with \
+                 `tensorserve fetch {}`",
+                file.display(),
+                LIBRARY.runtime
+            )));
+        }
+        api.check_types()?;
+        *slot = Some(OpenedLibrary { api: Arc::clone(&api), file });
+        Ok(api)
+    }
+
+    /// The number of threads of an operation.
+    fn threads(&self, options: &LoadOptions) -> usize {
+        match usize::try_from(self.config.intra_op_threads) {
+            Ok(configured @ 1..) => configured,
+            _ => options.threads.max(1),
+        }
+    }
+}
+
+impl RuntimeLibrary for OpenVino {
+    fn describe(&self) -> Result<String> {
+        Ok(format!("OpenVINO {}", self.runtime()?.version()))
+    }
+
+    fn library(&self) -> Option<PathBuf> {
+        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().map(|library| library.file.clone())
+    }
+}
+
+impl ModelLoader for OpenVino {
+    fn recognises(&self, place: &ModelPath) -> bool {
+        let is_graph =
+            |file: &PathBuf| files::head(file, HEAD).is_ok_and(|head| model::is_graph(&head));
+        place.files(&model::EXTENSIONS).any(is_graph)
+    }
+
+    fn check(&self, path: &Path) -> Completeness {
+        let file = files::check(path, &model::EXTENSIONS);
+        if !matches!(file, Completeness::Complete) {
+            return file;
+        }
+        match IrFiles::read(path).and_then(|files| files.model()) {
+            Ok(_) => Completeness::Complete,
+            Err(error) => match missing_weights(path) {
+                Some(name) if error.code() == Code::DataLoss => {
+                    Completeness::Missing(format!("the file {name}, which has the constants"))
+                }
+                _ => Completeness::Broken(error),
+            },
+        }
+    }
+
+    fn inspect(&self, path: &Path, _: &LoadOptions) -> Result<Inspection> {
+        let files = IrFiles::read(path)?;
+        let model = files.model()?;
+        Ok(Inspection {
+            signatures: vec![model.signature()],
+            bytes: files.bytes(),
+            written_by: model.written_by,
+            external_ops: Vec::new(),
+        })
+    }
+
+    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
+        let files = IrFiles::read(path)?;
+        let model = files.model()?;
+        let (signature, bytes) = (model.signature(), files.bytes());
+        let compiled = CompiledModel::new(
+            &self.runtime()?,
+            &model.graph,
+            files.weights,
+            self.threads(options),
+        )?;
+        let executable = OpenVinoExecutable::new(&model, &signature, compiled)?;
+        Ok(Loaded {
+            executable: Arc::new(executable),
+            signatures: vec![signature],
+            bytes,
+            marshalled_hooks: false,
+            external_ops: Vec::new(),
+        })
+    }
+}
+
+/// The name of the file of the weights, if it does not exist (yet).
+fn missing_weights(path: &Path) -> Option<String> {
+    let weights = model::weights_of(&files::find(path, &model::EXTENSIONS).ok()?);
+    let name = weights.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (!weights.exists()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests;
