@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 BINARY = os.environ.get("TENSORSERVE_BINARY", os.path.join(ROOT, "target/debug/tensorserve"))
@@ -24,6 +25,16 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def wait_until(condition, what, seconds=300, pause=0.02):
+    """Waits until a condition holds, and returns its value. A function may tell what was waited for."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
+        time.sleep(pause)
+    return value
 
 
 def said(line):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -22,14 +21,16 @@ import yaml
 from manifests import DEPLOY, program, run
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import ROOT, Running, environment, free_port
+from running import ROOT, Running, environment, free_port, wait_until
+
+# Each look is a query of Prometheus.
+wait_for = partial(wait_until, pause=0.5)
 
 IRIS = Path(ROOT) / "tests/data/platforms/xgboost/iris_softprob.json"
 ALERTS = DEPLOY / "prometheus/alerts.yml"
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in DEPLOY.glob("grafana/*.json")}
 # What Grafana would put into the queries.
 VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": "iris"}
-PATIENCE = 300
 # Version 1 answers, version 2 gets copies.
 CONFIG = """
 response_cache_bytes = "1MiB"
@@ -146,7 +147,7 @@ class Monitoring(unittest.TestCase):
         sender.start()
         cls.addClassCleanup(sender.join)
         cls.addClassCleanup(cls.is_over.set)
-        cls.wait("Prometheus", cls.prometheus.is_ready)
+        wait_for(cls.prometheus.is_ready, "Prometheus")
 
     @classmethod
     def send(cls):
@@ -159,14 +160,6 @@ class Monitoring(unittest.TestCase):
             get(url, {"instances": [[5.1, 3.5, 1.4, sent / 100]] * 3})
             get(url, {"instances": [[5.1, 3.5]]})
 
-    @classmethod
-    def wait(cls, what, is_there):
-        end = time.monotonic() + PATIENCE
-        while not is_there():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {PATIENCE} s")
-            time.sleep(0.5)
-
     def test_every_panel_has_values(self):
         checked = 0
         for name, dashboard in DASHBOARDS.items():
@@ -175,7 +168,7 @@ class Monitoring(unittest.TestCase):
                     expression = filled(target["expr"])
                     self.assertNotIn("$", expression)
                     with self.subTest(f"{name}: {panel['title']}: {expression}"):
-                        self.wait("a value", partial(self.prometheus.values, expression))
+                        wait_for(partial(self.prometheus.values, expression), "a value")
                         checked += 1
         self.assertGreater(checked, 50)
         self.assertEqual(self.prometheus.values("tensorserve_imaginary"), [])
@@ -186,7 +179,7 @@ class Monitoring(unittest.TestCase):
                 if variable["type"] == "query":
                     query = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])
                     with self.subTest(f"{name}: {variable['name']}"):
-                        self.wait("a value", partial(self.values_of_label, query[2], query[1]))
+                        wait_for(partial(self.values_of_label, query[2], query[1]), "a value")
 
     def values_of_label(self, label, series):
         return self.prometheus.ask(f"label/{label}/values", **{"match[]": filled(series)})
@@ -230,11 +223,11 @@ class Monitoring(unittest.TestCase):
                 each["labels"]["alertname"]: each for each in found if each["state"] == "firing"
             }
 
-        self.wait("the alert", lambda: "TensorserveModelFailed" in firing())
+        wait_for(lambda: "TensorserveModelFailed" in firing(), "the alert")
         alert = firing()["TensorserveModelFailed"]
         self.assertEqual(alert["labels"]["model"], "broken")
         self.assertIn("broken cannot be loaded", alert["annotations"]["summary"])
-        self.wait("the alert", lambda: "TensorserveNotReady" in firing())
+        wait_for(lambda: "TensorserveNotReady" in firing(), "the alert")
         for name in ("TensorserveDown", "TensorservePanics", "TensorserveErrors"):
             self.assertNotIn(name, firing())
 
@@ -248,13 +241,13 @@ class Monitoring(unittest.TestCase):
                 # because the server has no failures.
                 series = re.sub(r"(==|[<>]) [\d.]+\s*$", "", rule["expr"].strip())
                 series = series.split(" / ")[-1]
-                self.wait("a value", partial(self.prometheus.values, series))
+                wait_for(partial(self.prometheus.values, series), "a value")
 
         def health():
             groups = self.prometheus.ask("rules")["groups"]
             return [rule["health"] for group in groups for rule in group["rules"]]
 
-        self.wait("evaluation", lambda: health() == ["ok"] * len(rules))
+        wait_for(lambda: health() == ["ok"] * len(rules), "evaluation")
 
     def test_the_alerts_fire_for_a_sick_server_only(self):
         run("promtool", "check", "rules", ALERTS)
@@ -270,7 +263,7 @@ class Monitoring(unittest.TestCase):
             ':tensorflow:serving:request_latency_bucket{model_name="iris",le="+Inf"}',
         ):
             with self.subTest(name):
-                self.wait("a value", partial(self.prometheus.values, name))
+                wait_for(partial(self.prometheus.values, name), "a value")
         (target,) = self.prometheus.ask("targets")["activeTargets"]
         self.assertEqual((target["health"], target["lastError"]), ("up", ""))
 

@@ -29,7 +29,7 @@ import manifests
 from manifests import DEPLOY, HELM_VALUES, kustomized, one, program, templated
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY, ROOT, Running, environment, free_port
+from running import BINARY, ROOT, Running, environment, free_port, wait_until
 
 PLATFORMS = Path(ROOT) / "tests/data/platforms"
 HALF_PLUS_TWO = Path(ROOT) / "models/half_plus_two/1"
@@ -180,11 +180,11 @@ class Servers(unittest.TestCase):
         delay, none is lost until the listeners close, and the end is orderly and in time."""
         kinds = load.clients(server.url, server.grpc, model)
         running = load.Load(kinds)
-        self.wait_until(lambda: all(running.answered()[kind] >= 20 for kind in kinds))
+        wait_until(lambda: all(running.answered()[kind] >= 20 for kind in kinds), "answers")
         begun = time.monotonic()
         server.process.terminate()
         path = container["readinessProbe"]["httpGet"]["path"]
-        self.wait_until(lambda: get(server.url + path)[0] == 503)
+        wait_until(lambda: get(server.url + path)[0] == 503, "not ready")
         self.assertLess(time.monotonic() - begun, 1, "still ready")
         while time.monotonic() - begun < delay - 1:
             self.assertEqual(get(server.url + path)[0], 503)
@@ -213,12 +213,6 @@ class Servers(unittest.TestCase):
                 for each, at, _, error in outcomes
             )
             self.assertGreaterEqual(count, load.RATE // 2, f"{kind} in second {second}")
-
-    def wait_until(self, condition):
-        end = time.monotonic() + 300
-        while not condition():
-            self.assertLess(time.monotonic(), end, "it does not happen")
-            time.sleep(0.05)
 
 
 class KServe(Servers):

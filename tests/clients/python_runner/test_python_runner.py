@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ import tritonclient.grpc as grpc
 
 import models
 from models import LAMBDA, QUESTIONS, TITANIC
-from running import BINARY, Running, environment
+from running import BINARY, Running, environment, wait_until
 
 OPTIONS = [
     "--http-port",
@@ -63,13 +62,6 @@ def processes(path):
         if len(arguments) > 3 and arguments[1] == b"-c" and path.encode() in arguments[3]:
             found.append(int(pid))
     return found
-
-
-def wait_until(holds, what, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class PythonRunner(unittest.TestCase):

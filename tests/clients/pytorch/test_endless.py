@@ -16,17 +16,10 @@ import requests
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from test_pytorch import run
 
-from running import ROOT, Running, environment
+from running import ROOT, Running, environment, wait_until
 
 SHORT = {"inputs": 3}
 REQUESTS, CLIENTS = 48, 8
-
-
-def wait_until(what, holds):
-    end = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < end, f"not reached: {what}"
-        time.sleep(0.05)
 
 
 class Endless(unittest.TestCase):
@@ -112,13 +105,13 @@ class Endless(unittest.TestCase):
             self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
         # The threads that runs start stay.
         self.assertEqual(set(self.attack()), {504})
-        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        wait_until(lambda: self.post("loop", SHORT).status_code == 200, "it is served again")
         before = self.threads()
         self.assertEqual(set(self.attack()), {504})
-        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        wait_until(lambda: self.post("loop", SHORT).status_code == 200, "it is served again")
         self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
-        wait_until("no thread is left behind", lambda: self.threads() <= before)
-        wait_until("nothing of it runs", self.is_idle)
+        wait_until(lambda: self.threads() <= before, "no thread is left behind")
+        wait_until(self.is_idle, "nothing of it runs")
         version = self.get("/v1/models/loop").json()["model_version_status"][0]
         self.assertEqual(version["status"]["error_message"], "")
 
@@ -127,11 +120,11 @@ class Endless(unittest.TestCase):
         for _ in range(20):
             self.assertEqual(self.post("loop", SHORT).json(), {"outputs": 3})
         self.attack()
-        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
+        wait_until(lambda: self.post("loop", SHORT).status_code == 200, "it is served again")
         threads = self.threads()
         self.attack()
-        wait_until("it is served again", lambda: self.post("loop", SHORT).status_code == 200)
-        wait_until("no thread is left behind", lambda: self.threads() <= threads)
+        wait_until(lambda: self.post("loop", SHORT).status_code == 200, "it is served again")
+        wait_until(lambda: self.threads() <= threads, "no thread is left behind")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../stores"), os.path.join(HERE, "..")]
@@ -132,14 +131,3 @@ def processes(output):
                 if "--entries-from-stdin" in command and f"--output={output}" in command:
                     found.append(int(name))
     return found
-
-
-def wait_for(condition, what, seconds=300):
-    """Waits until a condition holds, and returns its value."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"waited {seconds} s for {what}")

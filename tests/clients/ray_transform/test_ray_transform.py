@@ -10,7 +10,8 @@ import tempfile
 import threading
 import unittest
 
-from fleet import MODEL, VARIABLES, Fleet, processes, rows, wait_for
+from fleet import MODEL, VARIABLES, Fleet, processes, rows
+from running import wait_until
 
 OBJECTS = 500
 # Of 1,000 bytes. The first object has 40 % of them.
@@ -71,25 +72,25 @@ class RayTransform(unittest.TestCase):
         command = arguments("in/", output)
         driver = fleet.start([*command, "--progress=json"])
         self.addCleanup(driver.kill)
-        wait_for(lambda: fleet.done(output) or driver.poll() is not None, "the first entry")
+        wait_until(lambda: fleet.done(output) or driver.poll() is not None, "the first entry")
         entries = len(self.plan(output))
         self.assertGreater(entries, 20)
 
-        done = [wait_for(lambda: self.when_done(output, entries * 0.3, driver), "30 %")]
+        done = [wait_until(lambda: self.when_done(output, entries * 0.3, driver), "30 %")]
         fleet.kill_node()
         # So that the job does not end while a node joins, however long that takes.
         with stopped(location) as before:
             fleet.add_node()
-            wait_for(
+            wait_until(
                 lambda: set(processes(location)) - before, "a process on the node that has joined"
             )
-        done.append(wait_for(lambda: self.when_done(output, entries * 0.6, driver), "60 %"))
+        done.append(wait_until(lambda: self.when_done(output, entries * 0.6, driver), "60 %"))
         self.assertTrue(processes(location))
         driver.kill()
         _, said = driver.communicate()
         self.assertEqual(driver.returncode, -signal.SIGKILL, said)
         self.assertIn("was lost", said)
-        wait_for(lambda: not processes(location), "the end of the processes")
+        wait_until(lambda: not processes(location), "the end of the processes")
         self.assertLess(len(fleet.done(output)), entries)
 
         status, printed, said = fleet.run([*command, "--progress=json"])
@@ -133,7 +134,7 @@ class RayTransform(unittest.TestCase):
             # It has loaded its model: its threads of the pool are there.
             return [pid for pid in processes(location) if threads(pid) > 4]
 
-        os.kill(wait_for(at_work, "a process")[0], signal.SIGKILL)
+        os.kill(wait_until(at_work, "a process")[0], signal.SIGKILL)
 
     def test_processes_are_killed(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as job:
@@ -204,7 +205,7 @@ class RayTransform(unittest.TestCase):
         driver = self.fleet.start(command)
         self.addCleanup(driver.kill)
         # As soon as there is one: what processes have begun is finished, and a job that is done was not interrupted.
-        wait_for(lambda: processes(location), "a process")
+        wait_until(lambda: processes(location), "a process")
         with stopped(location):
             other = self.fleet.start(command, program=("-c", IMPATIENT))
             _, said = other.communicate(timeout=300)
@@ -215,7 +216,7 @@ class RayTransform(unittest.TestCase):
         _, said = driver.communicate(timeout=300)
         self.assertEqual(driver.returncode, 130, said)
         self.assertIn("interrupted: ", said)
-        wait_for(lambda: not processes(location), "the end of the processes")
+        wait_until(lambda: not processes(location), "the end of the processes")
 
     def test_wrong_options_and_missing_things(self):
         few = arguments("few/", "wrong/")

@@ -6,7 +6,7 @@ import tarfile
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY, ROOT, Running, free_port  # noqa: F401
+from running import BINARY, ROOT, Running, free_port, wait_until  # noqa: F401
 
 DATA = os.path.join(ROOT, "tests/data/sagemaker")
 

@@ -18,7 +18,7 @@ import requests
 from azure.storage.blob import BlobServiceClient
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import ROOT, Running, environment, free_port
+from running import ROOT, Running, environment, free_port, wait_until
 
 TESTDATA = os.path.join(ROOT, "tests/data/tensorflow-serving/upstream/testdata")
 # Odd versions are the first one: 2.5 for 1.0. Even ones are the second: 3.5.
@@ -47,14 +47,12 @@ def value_of(version):
     return 2.5 if version % 2 else 3.5
 
 
-def wait_for_port(port, seconds=300):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def wait_for_port(port):
+    def is_open():
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"nothing listens on port {port}")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(is_open, f"something listens on port {port}", pause=0.1)
 
 
 class Emulator:
@@ -196,11 +194,11 @@ class Server:
         return max((int(s["version"]) for s in states if s["state"] == "AVAILABLE"), default=None)
 
     def wait_for_version(self, version, seconds=300):
-        end = time.monotonic() + seconds
-        while self.version() != version:
-            if time.monotonic() > end:
-                raise AssertionError(f"version {version} is not served: {self.reasons()}")
-            time.sleep(0.05)
+        wait_until(
+            lambda: self.version() == version,
+            lambda: f"version {version} is served: {self.reasons()}",
+            seconds,
+        )
 
     def reasons(self):
         return requests.get(f"{self.running.url}/readyz", timeout=30).text

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from running import BINARY
+from running import BINARY, wait_until
 from stores import S3, Azure, Gcs, Load, Server, command, value_of
 
 
@@ -48,10 +48,7 @@ class OfAnyStore:
         newest = server.version()
         self.store.proxy.is_down = True
         try:
-            end = time.monotonic() + 300
-            while not server.store()["error"] and time.monotonic() < end:
-                time.sleep(0.1)
-            self.assertTrue(server.store()["error"])
+            wait_until(lambda: server.store()["error"], "an error of the store")
             self.assertEqual(server.value(), value_of(newest))
             server.stop()
             server = Server(self.store, self.cache)

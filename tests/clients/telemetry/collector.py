@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from running import wait_until
+
 
 class Received:
     """A span, with what is said about its process."""
@@ -64,14 +66,12 @@ class Collector:
 
     def wait_for(self, condition, what, seconds=300):
         """Waits until the spans fulfil a condition, and returns its value."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+
+        def spans():
             with self.lock:
-                spans = list(self.spans)
-            if value := condition(spans):
-                return value
-            time.sleep(0.02)
-        raise AssertionError(f"no {what} within {seconds} s: {spans}")
+                return list(self.spans)
+
+        return wait_until(lambda: condition(spans()), lambda: f"{what}: {spans()}", seconds)
 
     def trace(self, trace_id, names):
         """The spans of a trace by name, once all of these are there."""

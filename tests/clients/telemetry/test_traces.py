@@ -9,6 +9,7 @@ import threading
 import time
 import unittest
 import urllib.request
+from functools import partial
 
 import numpy as np
 import requests
@@ -23,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from collector import GrpcCollector, HttpCollector
 
-from running import BINARY, ROOT, Running, environment
+from running import BINARY, ROOT, Running, environment, wait_until
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STEPS = ["decode", "queue", "run", "encode"]
@@ -305,19 +306,19 @@ class Traces(unittest.TestCase):
         self.addCleanup(running.stop)
         collector.delay = 3.0
         self.measure(running)
-        self.wait(lambda: metric(running, 'tensorserve_trace_spans_total{result="dropped"}'))
+        dropped = 'tensorserve_trace_spans_total{result="dropped"}'
+        wait_until(lambda: metric(running, dropped), "spans are dropped")
         collector.delay, collector.status = 0.0, 400
         self.measure(running)
-        self.wait(lambda: metric(running, 'tensorserve_trace_spans_total{result="failed"}'))
+        failed = 'tensorserve_trace_spans_total{result="failed"}'
+        wait_until(lambda: metric(running, failed), "an export fails")
         collector.status = 200
         # What waited is gone with the failed exports; then spans arrive again.
-        self.wait(lambda: post(running, headers={"traceparent": CALLER}) and collector.spans)
-
-    def wait(self, condition):
-        end = time.monotonic() + 300
-        while not condition():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.1)
+        wait_until(
+            lambda: post(running, headers={"traceparent": CALLER}) and collector.spans,
+            "spans arrive",
+            pause=0.1,
+        )
 
     def measure(self, running):
         began = time.monotonic()
@@ -334,11 +335,8 @@ class Traces(unittest.TestCase):
             with self.subTest(protocol), tempfile.TemporaryFile("w+") as log:
                 running = start(Away, f"--otlp-protocol={protocol}", stderr=log)
                 self.measure(running)
-                self.wait(
-                    lambda running=running: metric(
-                        running, 'tensorserve_trace_spans_total{result="failed"}'
-                    )
-                )
+                failed = 'tensorserve_trace_spans_total{result="failed"}'
+                wait_until(partial(metric, running, failed), "an export fails")
                 began = time.monotonic()
                 running.stop()
                 self.assertLess(time.monotonic() - began, 20)

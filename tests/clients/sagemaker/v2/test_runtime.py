@@ -4,11 +4,10 @@ import json
 import os
 import sys
 import tempfile
-import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from container import HALF_PLUS_THREE, HALF_PLUS_TWO, Container, use_aws
+from container import HALF_PLUS_THREE, HALF_PLUS_TWO, Container, use_aws, wait_until
 
 use_aws()
 import boto3
@@ -90,10 +89,7 @@ class Runtime(unittest.TestCase):
         self.assertEqual(answer["ResponseMetadata"]["HTTPStatusCode"], 202)
         self.assertEqual(answer["InferenceId"], "of-a-test")
         location = answer["OutputLocation"].removeprefix("file://")
-        end = time.monotonic() + 300
-        while not os.path.exists(location):
-            self.assertLess(time.monotonic(), end, f"{location} does not come")
-            time.sleep(0.02)
+        wait_until(lambda: os.path.exists(location), f"{location} is there")
         with open(location, encoding="utf-8") as file:
             self.assertEqual(json.load(file), {"predictions": [3.5, 4.0, 5.5]})
 
