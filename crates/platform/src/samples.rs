@@ -148,11 +148,13 @@ fn filled(
     let shape = Shape::new(&synthetic_dims(spec, rows, open)?).ok()?;
     let (dtype, count) = (spec.dtype()?, shape.elements().ok()?);
     if dtype == DType::String {
-        let mut strings = StringsBuilder::default();
-        if count.checked_mul(text(0).len().max(1))? > LARGEST {
+        let first = text(0);
+        if count.checked_mul(first.len().max(1))? > LARGEST {
             return None;
         }
-        (0..count).for_each(|at| strings.push(&text(at)));
+        let mut strings = StringsBuilder::default();
+        let texts = std::iter::once(first).chain((1..count).map(text));
+        texts.take(count).for_each(|text| strings.push(&text));
         return Tensor::from_strings(shape, strings).ok();
     }
     if count.checked_mul(dtype.size()?)? > LARGEST {
