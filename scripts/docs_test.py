@@ -80,6 +80,7 @@ NEEDS = {
     "tensorflow": "TensorFlow's Python package, 1 GB, or a library built with it",
     "sagemaker": "version 2 of SageMaker's SDK; tests/clients/sagemaker/v2 has the same calls",
     "pytorch": "PyTorch's Python package, 1 GB",
+    "openvino": "OpenVINO's Python package, 180 MB",
 }
 INERT = {"text", "http", "pbtxt", "dockerfile"}
 MARKS = {
