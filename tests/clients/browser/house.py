@@ -1,5 +1,7 @@
 """A server of the built binary, Debian's Chromium, and a page that is checked for errors."""
 
+import atexit
+import functools
 import json
 import os
 import shutil
@@ -10,7 +12,7 @@ import unittest
 import urllib.request
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Error, expect, sync_playwright
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from running import BINARY, ROOT, Running, environment, free_port  # noqa: F401
@@ -61,6 +63,29 @@ def chromium():
     raise RuntimeError(
         "the dashboard's tests need Chromium: apt-get install chromium, or set CHROMIUM"
     )
+
+
+def launch(playwright, attempts=3):
+    """Starts Chromium, which sometimes ends while it starts on a busy machine; no test is about that."""
+    # Chromium's sandbox does not work for root, which CI runs as.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    try:
+        return playwright.chromium.launch(executable_path=chromium(), args=arguments)
+    except Error as error:
+        if attempts == 1:
+            raise
+        print(f"Chromium did not start, and is started again: {error}", file=sys.stderr)
+        return launch(playwright, attempts - 1)
+
+
+@functools.cache
+def browser():
+    """The Chromium of all tests. Each page has a context, and so cookies and storage, of its own."""
+    playwright = sync_playwright().start()
+    atexit.register(playwright.stop)
+    started = launch(playwright)
+    atexit.register(started.close)
+    return started
 
 
 class Server:
@@ -125,12 +150,7 @@ class PageTest(unittest.TestCase):
     def setUpClass(cls):
         cls.server = Server(*cls.models, options=cls.options)
         cls.addClassCleanup(cls.server.close)
-        playwright = sync_playwright().start()
-        cls.addClassCleanup(playwright.stop)
-        # Chromium's sandbox does not work for root, which CI runs as.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        cls.browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
-        cls.addClassCleanup(cls.browser.close)
+        cls.browser = browser()
 
     def setUp(self):
         #: Parts of the console messages that the test expects.

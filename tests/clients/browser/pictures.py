@@ -15,9 +15,9 @@ import tempfile
 import threading
 import time
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
-from house import IMAGES, ROOT, Server, chromium
+from house import IMAGES, ROOT, Server, browser
 
 TABLE = os.path.join(ROOT, "tests/data/platforms/sklearn/passengers_boosted")
 MODELS = ("digits", "half_plus_two", "recommender", "text_normalizer", "wide_mlp")
@@ -79,12 +79,12 @@ def rows():
     return "\n".join(",".join(line) for line in [names, *values]).encode()
 
 
-def shooter(browser, server, folder):
+def shooter(server, folder):
     """What takes pictures of a server's page."""
 
     def shot(name, panel, act=None, scheme="light", **options):
         options = {"viewport": {"width": 1280, "height": 800}, **options}
-        context = browser.new_context(color_scheme=scheme, reduced_motion="reduce", **options)
+        context = browser().new_context(color_scheme=scheme, reduced_motion="reduce", **options)
         page = context.new_page()
         page.goto(f"{server.url}/#{panel}")
         expect(page.locator(f"#panel-{panel.split('/')[0]}")).to_be_visible()
@@ -98,8 +98,8 @@ def shooter(browser, server, folder):
     return shot
 
 
-def take(browser, server, folder):
-    shot = shooter(browser, server, folder)
+def take(server, folder):
+    shot = shooter(server, folder)
 
     def image(page):
         page.locator(".drop input").set_input_files(os.path.join(IMAGES, "3_45.png"))
@@ -127,7 +127,7 @@ def take(browser, server, folder):
     shot("phone", "overview", scheme="dark", **phone)
 
 
-def take_held(browser, folder):
+def take_held(folder):
     """A version that recorded requests speak against."""
     home = tempfile.TemporaryDirectory()
     options = ("--release", "gated", "--request-log", os.path.join(home.name, "log/"))
@@ -150,7 +150,7 @@ def take_held(browser, folder):
             expect(page.locator(".compared")).to_be_visible()
 
         size = {"width": 1280, "height": 930}
-        shooter(browser, server, folder)("held", "overview", report, viewport=size)
+        shooter(server, folder)("held", "overview", report, viewport=size)
     finally:
         server.close()
         home.cleanup()
@@ -168,12 +168,8 @@ def main(folder):
         for thread in threads:
             thread.start()
         time.sleep(TRAFFIC_SECONDS)
-        with sync_playwright() as playwright:
-            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-            browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
-            take(browser, server, folder)
-            take_held(browser, folder)
-            browser.close()
+        take(server, folder)
+        take_held(folder)
     finally:
         over.set()
         for thread in filter(threading.Thread.is_alive, threads):
