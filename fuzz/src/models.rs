@@ -8,11 +8,12 @@ use tensorserve_boosters::catboost::CATBOOST;
 use tensorserve_boosters::lightgbm::LIGHTGBM;
 use tensorserve_boosters::xgboost::XGBOOST;
 use tensorserve_h2o::H2O;
-use tensorserve_litert::{LiteRt, LiteRtConfig};
+use tensorserve_litert::LiteRt;
+use tensorserve_onnx::Onnx;
 use tensorserve_onnx::mxnet::MxNet;
-use tensorserve_onnx::{Onnx, OnnxConfig};
-use tensorserve_openvino::{OpenVino, OpenVinoConfig};
+use tensorserve_openvino::OpenVino;
 use tensorserve_pickle::{self as pickles, PickleValue};
+use tensorserve_platform::library::RuntimeConfig;
 use tensorserve_platform::{ForeignFormats, LoadOptions, ModelLoader, ModelPath, RunOptions};
 use tensorserve_pmml::PMML;
 use tensorserve_sklearn::SCIKIT_LEARN;
@@ -247,14 +248,14 @@ fn write(folder: &Path, name: &str, content: &[u8]) {
 /// TensorFlow Lite, without a library: a load ends before the model reaches the runtime.
 pub fn tflite(file: &[u8]) {
     let library = Some(PathBuf::from("/nowhere"));
-    let litert = LiteRt::new(LiteRtConfig { library, ..LiteRtConfig::default() });
+    let litert = LiteRt::new(RuntimeConfig { library, ..RuntimeConfig::default() });
     with_file("model.tflite", file, |path| load(&litert, path));
 }
 
 /// OpenVINO's graphs with a few weights, without the library.
 pub fn openvino(file: &[u8]) {
     let library = Some(PathBuf::from("/nowhere"));
-    let openvino = OpenVino::new(OpenVinoConfig { library, ..OpenVinoConfig::default() });
+    let openvino = OpenVino::new(RuntimeConfig { library, ..RuntimeConfig::default() });
     let folder = tempfile::tempdir().expect("a directory");
     write(folder.path(), "model.xml", file);
     write(folder.path(), "model.bin", &[0; 512]);
@@ -264,7 +265,7 @@ pub fn openvino(file: &[u8]) {
 /// The `onnx` platform without a library: a load ends before the model reaches the runtime.
 static ONNX: LazyLock<Arc<Onnx>> = LazyLock::new(|| {
     let library = Some(PathBuf::from("/no/such/library"));
-    Arc::new(Onnx::new(OnnxConfig { library, ..OnnxConfig::default() }))
+    Arc::new(Onnx::new(RuntimeConfig { library, ..RuntimeConfig::default() }))
 });
 
 /// ONNX models: signatures, weight files, and the upgrade of old models.

@@ -20,11 +20,11 @@ struct HostSettings {
     #[cfg(feature = "tensorflow")]
     tensorflow: config::TensorFlowConfig,
     #[cfg(feature = "onnx")]
-    onnx: config::OnnxConfig,
+    onnx: config::RuntimeConfig,
     #[cfg(feature = "tflite")]
-    litert: config::LiteRtConfig,
+    litert: config::RuntimeConfig,
     #[cfg(feature = "openvino")]
-    openvino: config::OpenVinoConfig,
+    openvino: config::RuntimeConfig,
     #[cfg(feature = "pytorch")]
     torch: config::TorchConfig,
     #[cfg(feature = "executorch")]

@@ -2,15 +2,13 @@
 //! together.
 
 use std::net::{IpAddr, Ipv4Addr};
+#[cfg(any(feature = "onnx", feature = "tflite", feature = "openvino"))]
+use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-#[cfg(feature = "tflite")]
-use super::LiteRtConfig;
-#[cfg(feature = "onnx")]
-use super::OnnxConfig;
-#[cfg(feature = "openvino")]
-use super::OpenVinoConfig;
+#[cfg(any(feature = "onnx", feature = "tflite", feature = "openvino"))]
+use super::RuntimeConfig;
 #[cfg(any(feature = "pytorch", feature = "executorch"))]
 use super::TorchConfig;
 use super::check::{Check, listed};
@@ -92,23 +90,11 @@ impl Check {
             #[cfg(feature = "tensorflow")]
             tensorflow: tensorflow(server, environment),
             #[cfg(feature = "onnx")]
-            onnx: OnnxConfig {
-                library: server.libonnxruntime.clone(),
-                search: environment.library_directories("onnxruntime"),
-                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
-            },
+            onnx: runtime(server.libonnxruntime.clone(), "onnxruntime", server, environment),
             #[cfg(feature = "tflite")]
-            litert: LiteRtConfig {
-                library: server.liblitert.clone(),
-                search: environment.library_directories("ai_edge_litert"),
-                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
-            },
+            litert: runtime(server.liblitert.clone(), "ai_edge_litert", server, environment),
             #[cfg(feature = "openvino")]
-            openvino: OpenVinoConfig {
-                library: server.libopenvino.clone(),
-                search: environment.library_directories("openvino"),
-                intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
-            },
+            openvino: runtime(server.libopenvino.clone(), "openvino", server, environment),
             #[cfg(feature = "pytorch")]
             torch: TorchConfig {
                 library: server.libtorch.clone(),
@@ -343,6 +329,21 @@ fn log(each: &EachModelSettings) -> LogConfig {
         prefix: each.request_log.clone(),
         sampling_rate: each.request_log_sampling_rate(),
         max_file_bytes: u64::try_from(each.request_log_file_bytes().0).unwrap_or(u64::MAX),
+    }
+}
+
+/// The settings of the runtime in the Python package `package`; `library` is the path that the user named.
+#[cfg(any(feature = "onnx", feature = "tflite", feature = "openvino"))]
+fn runtime(
+    library: Option<PathBuf>,
+    package: &str,
+    server: &ServerSettings,
+    environment: &Environment,
+) -> RuntimeConfig {
+    RuntimeConfig {
+        library,
+        search: environment.library_directories(package),
+        intra_op_threads: server.intra_op_threads.unwrap_or(0).max(0),
     }
 }
 

@@ -14,12 +14,8 @@ pub use tensorserve_core::config::{
     VersionTransition,
 };
 pub use tensorserve_core::metrics::MetricsAlias;
-#[cfg(feature = "tflite")]
-pub use tensorserve_litert::LiteRtConfig;
-#[cfg(feature = "onnx")]
-pub use tensorserve_onnx::OnnxConfig;
-#[cfg(feature = "openvino")]
-pub use tensorserve_openvino::OpenVinoConfig;
+#[cfg(any(feature = "onnx", feature = "tflite", feature = "openvino"))]
+pub use tensorserve_platform::library::RuntimeConfig;
 pub use tensorserve_probe::ProbeConfig;
 pub use tensorserve_protocols::sagemaker::{
     Compatibility as SagemakerCompatibility, MultiModelConfig, SagemakerConfig,
@@ -94,13 +90,13 @@ pub struct Config {
     pub tensorflow: TensorFlowConfig,
     /// ONNX Runtime.
     #[cfg(feature = "onnx")]
-    pub onnx: OnnxConfig,
+    pub onnx: RuntimeConfig,
     /// LiteRT.
     #[cfg(feature = "tflite")]
-    pub litert: LiteRtConfig,
+    pub litert: RuntimeConfig,
     /// OpenVINO.
     #[cfg(feature = "openvino")]
-    pub openvino: OpenVinoConfig,
+    pub openvino: RuntimeConfig,
     /// libtorch.
     #[cfg(feature = "pytorch")]
     pub torch: TorchConfig,

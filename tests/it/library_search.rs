@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::client::{get, post};
 use crate::support::process::{Process, ended, tensorserve};
-use crate::support::{data, link};
+use crate::support::{data, fetched, link};
 
 /// `tensorserve --version` in `folder`, without what names a directory of libraries.
 fn version_in(folder: &Path) -> Command {
@@ -40,14 +40,6 @@ fn install_binary(path: &Path) {
     if fs::hard_link(binary, path).is_err() {
         fs::copy(binary, path).expect("copied");
     }
-}
-
-/// The Python package of TensorFlow among the libraries that the tests use.
-fn tensorflow_package() -> PathBuf {
-    let lib = std::env::var_os("TENSORSERVE_LIB_DIR").expect("cargo sets it");
-    let folders = fs::read_dir(lib).expect("directory").flatten().map(|entry| entry.path());
-    let mut packages = folders.map(|folder| folder.join("tensorflow"));
-    packages.find(|package| package.is_dir()).expect("libtensorflow: run `make lib`")
 }
 
 #[test]
@@ -109,7 +101,7 @@ fn the_packages_of_the_environment_of_the_binary_are_found() {
     let prefix = folder.path().join("environment");
     install_binary(&prefix.join("bin/tensorserve"));
     let site = prefix.join("lib/python3.12/site-packages");
-    link(&tensorflow_package(), &site.join("tensorflow"));
+    link(&fetched("tensorflow"), &site.join("tensorflow"));
     // Started by a link elsewhere, as pipx makes one.
     let started = folder.path().join("bin/tensorserve");
     link(&prefix.join("bin/tensorserve"), &started);

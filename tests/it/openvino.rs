@@ -1,13 +1,13 @@
 //! Models of OpenVINO, served by processes of their own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::support::client::{get, post};
 use crate::support::process::{Process, is_running, kill, model_processes, tensorserve};
-use crate::support::{data, project, wait_until};
+use crate::support::{data, fetched, project, wait_until};
 
 /// A server of the models in `folder`, with more options.
 fn serve(folder: &Path, options: &[&str]) -> Process {
@@ -146,18 +146,10 @@ fn what_cannot_be_served_is_told_and_nothing_else_suffers() {
     assert_eq!(predict(&server, "dense", &row).status, 200);
 }
 
-/// OpenVINO as `make lib` fetches it.
-fn library() -> PathBuf {
-    let lib = std::env::var_os("TENSORSERVE_LIB_DIR").expect("cargo sets it");
-    let folders = fs::read_dir(lib).expect("a directory").flatten().map(|entry| entry.path());
-    let mut found = folders.map(|folder| folder.join("openvino/libs"));
-    found.find(|folder| folder.is_dir()).expect("OpenVINO: run `make lib`")
-}
-
 #[test]
 fn the_library_can_be_named() {
     let root = models(&["half"]);
-    let place = library().display().to_string();
+    let place = fetched("openvino/libs").display().to_string();
     let server = serve(root.path(), &["--libopenvino", &place]);
     let row = json!({"instances": [[1, 2, 3]]});
     assert_eq!(predict(&server, "half", &row).status, 200);

@@ -12,13 +12,13 @@
 )]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use self::executable::LiteRtExecutable;
 use self::ffi::{Interpreter, LiteRtApi, LiteRtModel};
 use self::model::{TfliteFile, TfliteModel};
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library, RuntimeConfig};
 use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
@@ -26,9 +26,6 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::Result;
 
-pub use self::config::LiteRtConfig;
-
-mod config;
 mod executable;
 mod ffi;
 mod model;
@@ -49,43 +46,22 @@ const LIBRARY: Library = Library {
 
 /// The `tflite` platform.
 pub struct LiteRt {
-    config: LiteRtConfig,
-    /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLiteRt>>,
-}
-
-/// The open library, with its file.
-struct OpenLiteRt {
-    api: Arc<LiteRtApi>,
-    file: PathBuf,
+    config: RuntimeConfig,
+    runtime: LazyLibrary<Arc<LiteRtApi>>,
 }
 
 impl LiteRt {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
-    pub fn new(config: LiteRtConfig) -> Self {
-        LiteRt { config, runtime: Mutex::new(None) }
+    pub fn new(config: RuntimeConfig) -> Self {
+        LiteRt { config, runtime: LazyLibrary::default() }
     }
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<LiteRtApi>> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &*slot {
-            return Ok(Arc::clone(&library.api));
-        }
-        let (api, file) =
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, LiteRtApi::open)?;
-        *slot = Some(OpenLiteRt { api: Arc::clone(&api), file });
-        Ok(api)
-    }
-
-    /// The number of threads of an operation.
-    fn threads(&self, options: &LoadOptions) -> usize {
-        match usize::try_from(self.config.intra_op_threads) {
-            Ok(configured @ 1..) => configured,
-            // LiteRT's own default is one.
-            _ => options.threads.max(1),
-        }
+        self.runtime.get_or_open(|| {
+            LIBRARY.open(self.config.library.as_deref(), &self.config.search, LiteRtApi::open)
+        })
     }
 }
 
@@ -113,8 +89,7 @@ impl RuntimeLibrary for LiteRt {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|library| library.file.clone())
+        self.runtime.file()
     }
 }
 
@@ -155,7 +130,8 @@ impl ModelLoader for LiteRt {
         let runtime = self.runtime()?;
         let library_model = Arc::new(LiteRtModel::new(&runtime, rewritten)?);
         let functions = model.functions.len();
-        let threads = self.threads(options);
+        // LiteRT's own default is one.
+        let threads = self.config.threads(options).max(1);
         let pool = InstancePool::new(most_runs(&model), move || {
             Interpreter::new(&library_model, functions, threads)
         })?;

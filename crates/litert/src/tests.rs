@@ -17,7 +17,7 @@ use tensorserve_tensor::{Buffer, DType, Shape, StringsBuilder, Tensor, aligned_v
 pub(crate) fn litert() -> LiteRt {
     let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
     let folders = std::env::var_os("TENSORSERVE_LIB_DIR").map(PathBuf::from);
-    LiteRt::new(LiteRtConfig {
+    LiteRt::new(RuntimeConfig {
         library: std::env::var_os("TENSORSERVE_LIBLITERT").map(PathBuf::from),
         search: folders.into_iter().chain([downloaded]).map(SearchFolder::from).collect(),
         intra_op_threads: 1,
@@ -287,7 +287,7 @@ fn runs_at_the_same_time_do_not_disturb_each_other() {
 
 #[test]
 fn a_model_is_described_without_the_library() {
-    let nowhere = LiteRt::new(LiteRtConfig::default());
+    let nowhere = LiteRt::new(RuntimeConfig::default());
     let path = data("made/dense_int8.tflite");
     let inspection = nowhere.inspect(&path, &LoadOptions::default()).expect("a model");
     assert_eq!(inspection.written_by, "MLIR Converted.");

@@ -14,7 +14,7 @@
 )]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -26,7 +26,7 @@ use self::model::OnnxModel;
 use self::watchdog::Watchdog;
 use self::zipmap::ClassNames;
 use crate::proto::{FunctionProto, ModelProto};
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library, RuntimeConfig};
 use tensorserve_platform::{
     Completeness, Executable, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath,
     Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
@@ -34,9 +34,6 @@ use tensorserve_platform::{
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DeclaredShape, Signature, Tensor, TensorSpec};
 
-pub use self::config::OnnxConfig;
-
-mod config;
 mod ffi;
 mod graph;
 mod interface;
@@ -62,35 +59,23 @@ const LIBRARY: Library = Library {
 
 /// The `onnx` platform.
 pub struct Onnx {
-    config: OnnxConfig,
-    /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenOnnxRuntime>>,
+    config: RuntimeConfig,
+    runtime: LazyLibrary<Arc<OnnxApi>>,
     watchdog: Arc<Watchdog>,
-}
-
-/// The open library, with its file.
-struct OpenOnnxRuntime {
-    api: Arc<OnnxApi>,
-    file: PathBuf,
 }
 
 impl Onnx {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
-    pub fn new(config: OnnxConfig) -> Self {
-        Onnx { config, runtime: Mutex::new(None), watchdog: Arc::default() }
+    pub fn new(config: RuntimeConfig) -> Self {
+        Onnx { config, runtime: LazyLibrary::default(), watchdog: Arc::default() }
     }
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<OnnxApi>> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &*slot {
-            return Ok(Arc::clone(&library.api));
-        }
-        let (api, file) =
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)?;
-        *slot = Some(OpenOnnxRuntime { api: Arc::clone(&api), file });
-        Ok(api)
+        self.runtime.get_or_open(|| {
+            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)
+        })
     }
 
     /// Loads a model that was converted in memory. Its files, in the directory `folder`, have `bytes`
@@ -119,10 +104,7 @@ impl Onnx {
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let api = self.runtime()?;
-        let threads = match usize::try_from(self.config.intra_op_threads) {
-            Ok(configured @ 1..) => configured,
-            _ => options.threads,
-        };
+        let threads = self.config.threads(options);
         let of_graph = |spec: &&TensorSpec| !classes.iter().any(|classes| classes.is(spec));
         let outputs = signature.outputs.iter().filter(of_graph);
         let executable = OnnxExecutable {
@@ -192,8 +174,7 @@ impl RuntimeLibrary for Onnx {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|library| library.file.clone())
+        self.runtime.file()
     }
 }
 

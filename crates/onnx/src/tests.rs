@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,14 +24,14 @@ use tensorserve_tensor::{DType, DeclaredShape, Shape, StringsBuilder, aligned_ve
 /// The platform with the library that the environment names, or that `make lib` downloads.
 pub(crate) fn onnx() -> Onnx {
     let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
-    Onnx::new(OnnxConfig {
+    Onnx::new(RuntimeConfig {
         library: path_from_environment("TENSORSERVE_LIBONNXRUNTIME"),
         search: path_from_environment("TENSORSERVE_LIB_DIR")
             .into_iter()
             .chain([downloaded])
             .map(SearchFolder::from)
             .collect(),
-        ..OnnxConfig::default()
+        ..RuntimeConfig::default()
     })
 }
 
@@ -499,7 +500,8 @@ fn names_of_open_dimensions_are_kept() {
 
 #[test]
 fn without_the_library_the_error_says_how_to_get_it() {
-    let onnx = Onnx::new(OnnxConfig { search: vec!["/nowhere".into()], ..OnnxConfig::default() });
+    let onnx =
+        Onnx::new(RuntimeConfig { search: vec!["/nowhere".into()], ..RuntimeConfig::default() });
     let path = data("platforms/onnx/half_plus_two.onnx");
     assert!(
         onnx.inspect(&path, &LoadOptions::default()).is_ok(),
@@ -509,7 +511,7 @@ fn without_the_library_the_error_says_how_to_get_it() {
         assert_eq!(error.code(), Code::Unavailable);
         assert!(error.message().contains("make lib") && error.message().contains("/nowhere"));
     }
-    let wrong = OnnxConfig { library: Some("/nowhere".into()), ..OnnxConfig::default() };
+    let wrong = RuntimeConfig { library: Some("/nowhere".into()), ..RuntimeConfig::default() };
     assert!(Onnx::new(wrong).describe().is_err(), "a wrong setting must be an error at once");
 }
 

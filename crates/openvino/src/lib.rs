@@ -14,21 +14,18 @@
 )]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use self::executable::OpenVinoExecutable;
 use self::ffi::{CompiledModel, OpenVinoApi};
 use self::model::IrFiles;
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library, RuntimeConfig};
 use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
     PlatformInfo, RuntimeLibrary, files,
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 
-pub use self::config::OpenVinoConfig;
-
-mod config;
 mod executable;
 mod ffi;
 mod model;
@@ -46,27 +43,17 @@ const LIBRARY: Library = Library {
 /// The first version whose C API has the numbers of types that are used here.
 const OLDEST: u32 = 2026;
 
-/// How much of a file is read to recognise it.
-const HEAD: usize = 4096;
-
 /// The `openvino` platform.
 pub struct OpenVino {
-    config: OpenVinoConfig,
-    /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenedLibrary>>,
-}
-
-/// The open library, with its file.
-struct OpenedLibrary {
-    api: Arc<OpenVinoApi>,
-    file: PathBuf,
+    config: RuntimeConfig,
+    runtime: LazyLibrary<Arc<OpenVinoApi>>,
 }
 
 impl OpenVino {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
-    pub fn new(config: OpenVinoConfig) -> Self {
-        OpenVino { config, runtime: Mutex::new(None) }
+    pub fn new(config: RuntimeConfig) -> Self {
+        OpenVino { config, runtime: LazyLibrary::default() }
     }
 
     /// The platform whose models this runtime runs.
@@ -85,10 +72,10 @@ impl OpenVino {
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<OpenVinoApi>> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &*slot {
-            return Ok(Arc::clone(&library.api));
-        }
+        self.runtime.get_or_open(|| self.open())
+    }
+
+    fn open(&self) -> Result<(Arc<OpenVinoApi>, PathBuf)> {
         let (api, file) =
             LIBRARY.open(self.config.library.as_deref(), &self.config.search, OpenVinoApi::open)?;
         let version = api.version();
@@ -102,16 +89,7 @@ impl OpenVino {
             )));
         }
         api.check_types()?;
-        *slot = Some(OpenedLibrary { api: Arc::clone(&api), file });
-        Ok(api)
-    }
-
-    /// The number of threads of an operation.
-    fn threads(&self, options: &LoadOptions) -> usize {
-        match usize::try_from(self.config.intra_op_threads) {
-            Ok(configured @ 1..) => configured,
-            _ => options.threads.max(1),
-        }
+        Ok((api, file))
     }
 }
 
@@ -121,15 +99,15 @@ impl RuntimeLibrary for OpenVino {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|library| library.file.clone())
+        self.runtime.file()
     }
 }
 
 impl ModelLoader for OpenVino {
     fn recognises(&self, place: &ModelPath) -> bool {
-        let is_graph =
-            |file: &PathBuf| files::head(file, HEAD).is_ok_and(|head| model::is_graph(&head));
+        let is_graph = |file: &PathBuf| {
+            files::head(file, model::HEAD).is_ok_and(|head| model::is_graph(&head))
+        };
         place.files(&model::EXTENSIONS).any(is_graph)
     }
 
@@ -167,8 +145,8 @@ impl ModelLoader for OpenVino {
         let compiled = CompiledModel::new(
             &self.runtime()?,
             &model.graph,
-            files.weights,
-            self.threads(options),
+            files.weights()?,
+            self.config.threads(options).max(1),
         )?;
         let executable = OpenVinoExecutable::new(&model, &signature, compiled)?;
         Ok(Loaded {

@@ -3,7 +3,7 @@
 //!
 //! Source: `src/frontends/ir` and `src/core/src/pass/serialize.cpp` of OpenVINO 2026.4, and the files that it writes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::types;
@@ -21,6 +21,11 @@ const MAX_WEIGHTS_SIZE: u64 = 1 << 40;
 
 /// Versions of the format: 10 since OpenVINO 2020, 11 since 2022.
 const VERSIONS: [&str; 2] = ["10", "11"];
+
+/// How much of a file is read to recognise it.
+pub(super) const HEAD: usize = 4096;
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The most inputs or outputs.
 const MAX_PORTS: usize = 1024;
@@ -46,10 +51,10 @@ pub(super) fn is_graph(head: &[u8]) -> bool {
 /// A model's files.
 pub(super) struct IrFiles {
     path: PathBuf,
-    /// The graph.
+    /// The graph, without a byte order mark.
     text: String,
-    /// The weights; empty if there is no such file.
-    pub(super) weights: Vec<u8>,
+    /// The size of the file of the weights in bytes, 0 if there is none.
+    weights_size: u64,
 }
 
 /// What the files declare.
@@ -79,14 +84,14 @@ pub(super) struct IrPort {
 }
 
 impl IrFiles {
-    /// Reads the files of the model at `path`, which is a file or a directory with one such file.
+    /// Reads the graph of the model at `path`, which is a file or a directory with one such file.
     ///
     /// # Errors
     /// [`Code::DataLoss`] if it is not a model of OpenVINO.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let path = files::find(path, &EXTENSIONS)?;
         let bytes = files::read(&path, MAX_GRAPH_SIZE)?;
-        if !is_graph(&bytes) {
+        if !is_graph(bytes.get(..HEAD).unwrap_or(&bytes)) {
             let why = ForeignFormats::explain(&path)
                 .unwrap_or_else(|| "it has no <net> with <layers>".to_owned());
             let name = path.display();
@@ -94,20 +99,39 @@ impl IrFiles {
         }
         let named = |error: Error| about(&path, &error);
         let text = String::from_utf8(bytes);
-        let text = text.map_err(|_| named(Error::damaged("it is not UTF-8")))?;
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let weights = match files::read_within(folder, &weights_of(&path), MAX_WEIGHTS_SIZE) {
-            Ok(weights) => weights,
+        let mut text = text.map_err(|_| named(Error::damaged("it is not UTF-8")))?;
+        if text.starts_with(BYTE_ORDER_MARK) {
+            text.remove(0);
+        }
+        let weights_size = match files::size_within(folder_of(&path), &weights_of(&path)) {
+            Ok(size) => size,
             // A graph without constants needs none.
-            Err(error) if error.code() == Code::NotFound => Vec::new(),
+            Err(error) if error.code() == Code::NotFound => 0,
             Err(error) => return Err(error),
         };
-        Ok(IrFiles { path, text, weights })
+        Ok(IrFiles { path, text, weights_size })
+    }
+
+    /// The bytes of the file of the weights; none if it does not exist.
+    ///
+    /// # Errors
+    /// If they cannot be read; [`Code::DataLoss`] if they are fewer than when the graph was read, by which the
+    /// constants were checked.
+    pub(super) fn weights(&self) -> Result<Vec<u8>> {
+        if self.weights_size == 0 {
+            return Ok(Vec::new());
+        }
+        let file = weights_of(&self.path);
+        let weights = files::read_within(folder_of(&self.path), &file, MAX_WEIGHTS_SIZE)?;
+        if size_in_bytes(weights.len()) < self.weights_size {
+            return Err(about(&file, &Error::damaged("it became shorter while it was read")));
+        }
+        Ok(weights)
     }
 
     /// Their size in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        u64::try_from(self.text.len().saturating_add(self.weights.len())).unwrap_or(u64::MAX)
+        size_in_bytes(self.text.len()).saturating_add(self.weights_size)
     }
 
     /// What the files declare.
@@ -116,13 +140,21 @@ impl IrFiles {
     /// [`Code::DataLoss`] if they are damaged, [`Code::Unimplemented`] if the model cannot be served; the message
     /// names the file.
     pub(super) fn model(&self) -> Result<IrModel> {
-        read_model(&self.text, self.weights.len()).map_err(|error| about(&self.path, &error))
+        read_model(&self.text, self.weights_size).map_err(|error| about(&self.path, &error))
     }
 }
 
 /// The file of the weights of the graph in `path`.
 pub(super) fn weights_of(path: &Path) -> PathBuf {
     path.with_extension("bin")
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+fn size_in_bytes(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 fn about(path: &Path, error: &Error) -> Error {
@@ -157,8 +189,9 @@ impl IrPort {
     }
 }
 
-fn read_model(text: &str, weights: usize) -> Result<IrModel> {
-    let document = xml::parse(text.trim_start_matches('\u{feff}'))?;
+/// Reads the graph `text`, whose weights have this many bytes.
+fn read_model(text: &str, weights_size: u64) -> Result<IrModel> {
+    let document = xml::parse(text)?;
     let root = document.root();
     if root.name() != "net" {
         return Err(root.damaged("is not the <net> of a model"));
@@ -171,31 +204,25 @@ fn read_model(text: &str, weights: usize) -> Result<IrModel> {
             VERSIONS.join(" and ")
         )));
     }
-    check_layers(root, weights)?;
+    let kinds = check_layers(root, weights_size)?;
     let (inputs, outputs, graph) = NamedPorts::of(root, text)?.in_text(text)?;
-    let has = |kinds: &[&str]| {
-        let mut kinds_of_all = layers(root).filter_map(|layer| layer.attribute("type"));
-        kinds_of_all.any(|kind| kinds.contains(&kind))
-    };
     Ok(IrModel {
         inputs,
         outputs,
         written_by: written_by(root),
-        is_random: has(&RANDOM),
-        has_loops: has(&[LOOP]),
+        is_random: RANDOM.iter().any(|kind| kinds.contains(kind)),
+        has_loops: kinds.contains(LOOP),
         graph,
     })
 }
 
-/// All layers, those in the bodies of others too.
-fn layers(root: XmlElement<'_>) -> impl Iterator<Item = XmlElement<'_>> {
-    root.descendants().filter(|element| element.name() == "layer")
-}
-
-/// Refuses layers that cannot be served, and constants that are not in the weights.
-fn check_layers(root: XmlElement<'_>, weights: usize) -> Result<()> {
-    for layer in layers(root) {
+/// Refuses layers that cannot be served, and constants that are not in the weights. Returns the types of all layers,
+/// those in the bodies of others too.
+fn check_layers(root: XmlElement<'_>, weights_size: u64) -> Result<BTreeSet<&str>> {
+    let mut kinds = BTreeSet::new();
+    for layer in root.descendants().filter(|element| element.name() == "layer") {
         let kind = layer.required("type")?;
+        kinds.insert(kind);
         if STATEFUL.contains(&kind) {
             return Err(Error::unsupported(format!(
                 "layer {:?} ({kind}) keeps a state from request to request, which would mix those of several clients; \
@@ -211,13 +238,13 @@ fn check_layers(root: XmlElement<'_>, weights: usize) -> Result<()> {
             )));
         }
         if kind == "Const" {
-            check_constant(layer, weights)?;
+            check_constant(layer, weights_size)?;
         }
     }
-    Ok(())
+    Ok(kinds)
 }
 
-fn check_constant(layer: XmlElement<'_>, weights: usize) -> Result<()> {
+fn check_constant(layer: XmlElement<'_>, weights_size: u64) -> Result<()> {
     let data = layer.required_child("data")?;
     let number = |name| {
         let text = data.required(name)?;
@@ -226,9 +253,9 @@ fn check_constant(layer: XmlElement<'_>, weights: usize) -> Result<()> {
             .map_err(|_| data.damaged(format!("{name}={text:?} is no size")))
     };
     let (offset, size) = (number("offset")?, number("size")?);
-    if offset.checked_add(size).is_none_or(|end| end > weights) {
+    if offset.checked_add(size).is_none_or(|end| size_in_bytes(end) > weights_size) {
         return Err(data.damaged(format!(
-            "the constant's {size} bytes at {offset} are not in the weights, which have {weights} bytes: the .bin file \
+            "the constant's {size} bytes at {offset} are not in the weights, which have {weights_size} bytes: the .bin file \
              is missing, incomplete or of another model"
         )));
     }
@@ -294,23 +321,42 @@ struct TensorSource<'d> {
     names: Vec<String>,
 }
 
+/// The outermost layers by their ids, and the edges by the layers to which they lead. A `Result` has one.
+struct GraphIndex<'d> {
+    layers: HashMap<&'d str, XmlElement<'d>>,
+    edge_to: HashMap<&'d str, XmlElement<'d>>,
+}
+
+impl<'d> GraphIndex<'d> {
+    fn of(root: XmlElement<'d>, layers: XmlElement<'d>) -> Result<Self> {
+        let mut index = GraphIndex { layers: HashMap::new(), edge_to: HashMap::new() };
+        for layer in layers.children_named("layer") {
+            let id = layer.required("id")?;
+            if index.layers.insert(id, layer).is_some() {
+                return Err(layer.damaged(format!("another layer has the id {id:?}, too")));
+            }
+        }
+        let edges = root.child("edges").into_iter().flat_map(|edges| edges.children_named("edge"));
+        for edge in edges {
+            index.edge_to.insert(edge.required("to-layer")?, edge);
+        }
+        Ok(index)
+    }
+}
+
 impl NamedPorts {
     fn of(root: XmlElement<'_>, text: &str) -> Result<Self> {
         let layers = root.required_child("layers")?;
-        let edges: Vec<XmlElement<'_>> = root
-            .child("edges")
-            .map(|edges| edges.children_named("edge").collect())
-            .unwrap_or_default();
+        let graph = GraphIndex::of(root, layers)?;
         let mut found = NamedPorts::default();
         found.prefix.push_str("unnamed");
         while text.contains(&found.prefix) {
             found.prefix.push('_');
         }
-        let all: Vec<XmlElement<'_>> = layers.children_named("layer").collect();
-        for layer in &all {
+        for layer in layers.children_named("layer") {
             match layer.required("type")? {
-                "Parameter" => found.add_input(*layer)?,
-                "Result" => found.add_output(*layer, &all, &edges)?,
+                "Parameter" => found.add_input(layer)?,
+                "Result" => found.add_output(layer, &graph)?,
                 _ => {}
             }
             if found.inputs.len().max(found.outputs.len()) > MAX_PORTS {
@@ -341,17 +387,11 @@ impl NamedPorts {
         Ok(())
     }
 
-    fn add_output(
-        &mut self,
-        layer: XmlElement<'_>,
-        all: &[XmlElement<'_>],
-        edges: &[XmlElement<'_>],
-    ) -> Result<()> {
+    fn add_output(&mut self, layer: XmlElement<'_>, graph: &GraphIndex<'_>) -> Result<()> {
         let (name, id) = (layer.required("name")?, layer.required("id")?);
-        let edge = edges.iter().find(|edge| edge.attribute("to-layer") == Some(id));
+        let edge = graph.edge_to.get(id);
         let edge = edge.ok_or_else(|| layer.damaged("no edge leads to this output"))?;
-        let from = edge.required("from-layer")?;
-        let from = all.iter().find(|layer| layer.attribute("id") == Some(from));
+        let from = graph.layers.get(edge.required("from-layer")?);
         let from = from.ok_or_else(|| edge.damaged("comes from a layer that does not exist"))?;
         let mut source = source_of(*from, Some(edge.required("from-port")?))?;
         // An output may have names of its own.
@@ -407,8 +447,6 @@ impl NamedPorts {
         let mut missing = self.missing;
         missing.sort();
         let (mut graph, mut done) = (String::with_capacity(text.len()), 0);
-        // Positions are those of the text without a byte order mark.
-        let text = text.trim_start_matches('\u{feff}');
         for (place, name) in &missing {
             graph.push_str(text.get(done..*place).unwrap_or_default());
             graph.push_str(&format!(" names=\"{name}\""));

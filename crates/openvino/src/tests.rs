@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::model::IrFiles;
-use super::{OpenVino, OpenVinoConfig};
+use super::{OpenVino, RuntimeConfig};
 use tensorserve_platform::{Completeness, LoadOptions, ModelLoader, ModelPath};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Code;
@@ -18,7 +18,7 @@ fn data(path: &str) -> PathBuf {
 /// Without a library: nothing here may need one.
 fn platform() -> OpenVino {
     let library = Some(PathBuf::from("/no/such/library"));
-    OpenVino::new(OpenVinoConfig { library, ..OpenVinoConfig::default() })
+    OpenVino::new(RuntimeConfig { library, ..RuntimeConfig::default() })
 }
 
 fn inspected(path: &Path) -> Signature {
@@ -126,6 +126,7 @@ fn damaged_files_are_refused() {
         ("dense", "</net>", "", "is not valid XML"),
         ("dense", "to-layer=\"9\"", "to-layer=\"77\"", "no edge leads to this output"),
         ("dense", "<dim>3</dim>", "<dim>three</dim>", "is no size"),
+        ("dense", "<layer id=\"1\"", "<layer id=\"0\"", "another layer has the id \"0\""),
     ] {
         let folder = changed(name, |graph| graph.replace(from, to));
         let (code, message) = refused(folder.path());
@@ -143,6 +144,20 @@ fn a_graph_without_its_weights_is_incomplete() {
         panic!("complete without weights");
     };
     assert!(what.contains("m.bin"), "{what}");
+}
+
+#[test]
+fn weights_that_become_shorter_are_refused() {
+    let folder = changed("dense", |graph| format!("\u{feff}{graph}"));
+    let files = IrFiles::read(folder.path()).expect("files");
+    let model = files.model().expect("a byte order mark is no part of the graph");
+    assert!(model.graph.starts_with('<'));
+    let weights = folder.path().join("m.bin");
+    let all = fs::read(&weights).expect("weights");
+    assert_eq!(files.weights().expect("weights"), all);
+    fs::write(&weights, &all[1..]).expect("written");
+    let error = files.weights().expect_err("shorter");
+    assert!(error.message().starts_with("m.bin is damaged: it became shorter"), "{error}");
 }
 
 #[test]

@@ -158,6 +158,16 @@ pub fn read_within(folder: &Path, file: &Path, most: u64) -> Result<Vec<u8>> {
     content(file, open_within(folder, file), most)
 }
 
+/// The size in bytes of a file, under the conditions of [`read_within`].
+///
+/// # Errors
+/// As [`read_within`].
+pub fn size_within(folder: &Path, file: &Path) -> Result<u64> {
+    let size = open_within(folder, file).and_then(|opened| opened.metadata());
+    size.map(|found| found.len())
+        .map_err(|e| Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e))
+}
+
 fn content(file: &Path, opened: std::io::Result<File>, most: u64) -> Result<Vec<u8>> {
     opened.and_then(|opened| files::read(&opened, most)).map_err(|e| {
         let shown = file.display();

@@ -3,11 +3,12 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tensorserve_tensor::error::{Error, Result};
 
-use crate::trust;
+use crate::{LoadOptions, trust};
 
 /// A shared library to find.
 pub struct Library {
@@ -44,6 +45,61 @@ impl From<&str> for SearchFolder {
     /// A folder that the user has named.
     fn from(path: &str) -> Self {
         PathBuf::from(path).into()
+    }
+}
+
+/// The settings of a runtime with one library: where it is, and how many threads a run uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuntimeConfig {
+    /// The library file or its directory, if configured.
+    pub library: Option<PathBuf>,
+    /// Directories to search, in order.
+    pub search: Vec<SearchFolder>,
+    /// Threads within one operation; 0 for the number that a load requests.
+    pub intra_op_threads: i32,
+}
+
+impl RuntimeConfig {
+    /// The configured number of threads within one operation, else that of `options`.
+    #[must_use]
+    pub fn threads(&self, options: &LoadOptions) -> usize {
+        match usize::try_from(self.intra_op_threads) {
+            Ok(configured @ 1..) => configured,
+            _ => options.threads,
+        }
+    }
+}
+
+/// A library that is opened by the first model that needs it, so that commands without one stay fast.
+pub struct LazyLibrary<T> {
+    opened: Mutex<Option<(T, PathBuf)>>,
+}
+
+impl<T> Default for LazyLibrary<T> {
+    fn default() -> Self {
+        LazyLibrary { opened: Mutex::new(None) }
+    }
+}
+
+impl<T: Clone> LazyLibrary<T> {
+    /// The library, which `open` opens if that has not succeeded before.
+    ///
+    /// # Errors
+    /// Those of `open`; the next call tries again.
+    pub fn get_or_open(&self, open: impl FnOnce() -> Result<(T, PathBuf)>) -> Result<T> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((library, _)) = &*opened {
+            return Ok(library.clone());
+        }
+        let (library, file) = open()?;
+        *opened = Some((library.clone(), file));
+        Ok(library)
+    }
+
+    /// The file of the open library.
+    pub fn file(&self) -> Option<PathBuf> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map(|(_, file)| file.clone())
     }
 }
 

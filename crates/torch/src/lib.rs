@@ -27,7 +27,7 @@ use self::kind::{ENDINGS, TorchFile};
 use self::ops::SourceNames;
 use self::outputs::{Learnt, OutputPlan};
 use self::package::{InputCheck, Wrapper};
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library};
 use tensorserve_platform::{
     Completeness, Executable, ExternalOp, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
     ModelPath, OpPolicy, Platform, PlatformInfo, RunOptions, RuntimeLibrary, files,
@@ -69,8 +69,7 @@ const DRIVER: &str = "/proc/driver/nvidia/version";
 /// The `pytorch` platform.
 pub struct Torch {
     config: TorchConfig,
-    /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenLibtorch>>,
+    runtime: LazyLibrary<OpenLibtorch>,
     /// The files that the log says to be programs: a file may be loaded several times.
     announced: Mutex<BTreeSet<PathBuf>>,
 }
@@ -79,7 +78,6 @@ pub struct Torch {
 #[derive(Clone)]
 struct OpenLibtorch {
     api: Arc<TorchApi>,
-    file: PathBuf,
     /// The process that has opened it. Load probes are forked from it, without GPUs.
     process: u32,
 }
@@ -130,7 +128,7 @@ impl Torch {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
     pub fn new(config: TorchConfig) -> Self {
-        Torch { config, runtime: Mutex::new(None), announced: Mutex::default() }
+        Torch { config, runtime: LazyLibrary::default(), announced: Mutex::default() }
     }
 
     /// Says in the log, once for each file, that it runs.
@@ -144,15 +142,11 @@ impl Torch {
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<OpenLibtorch> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &*slot {
-            return Ok(library.clone());
-        }
-        let (api, file) =
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, TorchApi::open)?;
-        let library = OpenLibtorch { api, file, process: process::id() };
-        *slot = Some(library.clone());
-        Ok(library)
+        self.runtime.get_or_open(|| {
+            let given = self.config.library.as_deref();
+            let (api, file) = LIBRARY.open(given, &self.config.search, TorchApi::open)?;
+            Ok((OpenLibtorch { api, process: process::id() }, file))
+        })
     }
 
     fn open_model(&self, path: &Path, options: &LoadOptions) -> Result<OpenModel> {
@@ -318,8 +312,7 @@ impl RuntimeLibrary for Torch {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|library| library.file.clone())
+        self.runtime.file()
     }
 }
 

@@ -34,6 +34,14 @@ pub fn data(path: &str) -> PathBuf {
     project("tests/data").join(path)
 }
 
+/// The directory of the Python package `package` (or in one) among the libraries that `make lib` fetches.
+pub fn fetched(package: &str) -> PathBuf {
+    let lib = std::env::var_os("TENSORSERVE_LIB_DIR").expect("cargo sets it");
+    let folders = std::fs::read_dir(lib).expect("a directory").flatten();
+    let mut found = folders.map(|folder| folder.path().join(package));
+    found.find(|folder| folder.is_dir()).unwrap_or_else(|| panic!("{package}: run `make lib`"))
+}
+
 /// The first of `count` consecutive ports that are free, and that the system does not give to other
 /// sockets meanwhile: they are below those that it chooses itself.
 pub fn free_ports(count: u16) -> u16 {
