@@ -16,8 +16,15 @@ use tensorserve_os as os;
 /// The longest trial. What has run by then decides.
 const LONGEST_TRIAL: Duration = Duration::from_secs(120);
 
-/// After each request the trial rests this many times as long as it has run: requests of clients come first.
-const REST: u32 = 3;
+/// After each request the trial rests at least this many times as long as it has run: requests of clients come first.
+const SHORTEST_REST: u32 = 3;
+
+/// So many times as long if the trial still ends within about [`UNHURRIED`]: the fewer requests of clients find a run
+/// of the trial on their CPU, the less of it their latencies show.
+const LONGEST_REST: u32 = 39;
+
+/// What a trial may take if its requests run quickly.
+const UNHURRIED: Duration = Duration::from_secs(30);
 
 /// How long a trial waits until sampled requests are written to the request log.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
@@ -81,11 +88,11 @@ impl TrialJob {
             report.notes = recorded.notes;
             return report;
         }
-        let began = Instant::now();
+        let (began, count) = (Instant::now(), recorded.requests.len());
         let mut trial = VersionTrial::new(&self.old, &self.new, &self.release.rules);
         trial.run(&recorded.requests, |took| {
             let goes_on = || !self.is_cancelled.load(Relaxed) && !shared.board().stopped;
-            thread::sleep(took * REST);
+            thread::sleep(rest(took, count));
             goes_on() && began.elapsed() < LONGEST_TRIAL
         });
         let mut report = trial.report();
@@ -97,5 +104,26 @@ impl TrialJob {
     }
 }
 
+/// How long a trial of `count` requests rests after one that took so long.
+fn rest(took: Duration, count: usize) -> Duration {
+    let unhurried = UNHURRIED / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    (took * LONGEST_REST).min(unhurried).max(took * SHORTEST_REST)
+}
+
 const NO_REQUESTS: &str = "there are no recorded requests to try it with: set request_log, or put recorded requests beside \
      a version (`tensorserve warmup record`)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_rests_more_the_less_time_it_needs() {
+        let rest_of = |micros, count| rest(Duration::from_micros(micros), count).as_micros();
+        assert_eq!(rest_of(200, 1000), 39 * 200, "quick runs");
+        assert_eq!(rest_of(5_000, 1000), 30_000, "as much as half a minute allows");
+        assert_eq!(rest_of(100_000, 1000), 3 * 100_000, "slow runs");
+        assert_eq!(rest_of(100_000, 10), 30_000_000 / 10, "few of them");
+        assert_eq!(rest_of(0, 0), 0);
+    }
+}
