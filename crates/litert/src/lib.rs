@@ -59,9 +59,7 @@ impl LiteRt {
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<LiteRtApi>> {
-        self.runtime.get_or_open(|| {
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, LiteRtApi::open)
-        })
+        self.runtime.get_or_open(|| self.config.open(&LIBRARY, LiteRtApi::open))
     }
 }
 

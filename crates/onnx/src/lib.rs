@@ -73,9 +73,7 @@ impl Onnx {
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<OnnxApi>> {
-        self.runtime.get_or_open(|| {
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OnnxApi::open)
-        })
+        self.runtime.get_or_open(|| self.config.open(&LIBRARY, OnnxApi::open))
     }
 
     /// Loads a model that was converted in memory. Its files, in the directory `folder`, have `bytes`

@@ -76,8 +76,7 @@ impl OpenVino {
     }
 
     fn open(&self) -> Result<(Arc<OpenVinoApi>, PathBuf)> {
-        let (api, file) =
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, OpenVinoApi::open)?;
+        let (api, file) = self.config.open(&LIBRARY, OpenVinoApi::open)?;
         let version = api.version();
         let year = version.split('.').next().and_then(|year| year.parse::<u32>().ok());
         if year.is_none_or(|year| year < OLDEST) {

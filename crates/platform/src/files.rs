@@ -164,19 +164,21 @@ pub fn read_within(folder: &Path, file: &Path, most: u64) -> Result<Vec<u8>> {
 /// As [`read_within`].
 pub fn size_within(folder: &Path, file: &Path) -> Result<u64> {
     let size = open_within(folder, file).and_then(|opened| opened.metadata());
-    size.map(|found| found.len())
-        .map_err(|e| Error::new(Code::of_io(&e), format!("{}: {e}", file.display())).with_source(e))
+    size.map(|found| found.len()).map_err(|e| of_file(file, e))
 }
 
 fn content(file: &Path, opened: std::io::Result<File>, most: u64) -> Result<Vec<u8>> {
     opened.and_then(|opened| files::read(&opened, most)).map_err(|e| {
-        let shown = file.display();
-        let (code, message) = match e.kind() == ErrorKind::FileTooLarge {
-            true => (Code::ResourceExhausted, format!("{shown} has more than {most} bytes")),
-            false => (Code::of_io(&e), format!("{shown}: {e}")),
-        };
-        Error::new(code, message).with_source(e)
+        if e.kind() == ErrorKind::FileTooLarge {
+            let message = format!("{} has more than {most} bytes", file.display());
+            return Error::new(Code::ResourceExhausted, message).with_source(e);
+        }
+        of_file(file, e)
     })
+}
+
+fn of_file(file: &Path, error: std::io::Error) -> Error {
+    Error::new(Code::of_io(&error), format!("{}: {error}", file.display())).with_source(error)
 }
 
 fn ends_with(path: &Path, endings: &[&str]) -> bool {

@@ -3,7 +3,7 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tensorserve_tensor::error::{Error, Result};
@@ -60,6 +60,18 @@ pub struct RuntimeConfig {
 }
 
 impl RuntimeConfig {
+    /// Finds `library` where the settings say and opens it with `open`. Also returns its file.
+    ///
+    /// # Errors
+    /// Those of [`Library::open`].
+    pub fn open<T, E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        library: &Library,
+        open: impl Fn(&Path) -> Result<T, E>,
+    ) -> Result<(T, PathBuf)> {
+        library.open(self.library.as_deref(), &self.search, open)
+    }
+
     /// The configured number of threads within one operation, else that of `options`.
     #[must_use]
     pub fn threads(&self, options: &LoadOptions) -> usize {
@@ -87,7 +99,7 @@ impl<T: Clone> LazyLibrary<T> {
     /// # Errors
     /// Those of `open`; the next call tries again.
     pub fn get_or_open(&self, open: impl FnOnce() -> Result<(T, PathBuf)>) -> Result<T> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.opened();
         if let Some((library, _)) = &*opened {
             return Ok(library.clone());
         }
@@ -96,10 +108,18 @@ impl<T: Clone> LazyLibrary<T> {
         Ok(library)
     }
 
+    /// The library, if it is open.
+    pub fn get(&self) -> Option<T> {
+        self.opened().as_ref().map(|(library, _)| library.clone())
+    }
+
     /// The file of the open library.
     pub fn file(&self) -> Option<PathBuf> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.as_ref().map(|(_, file)| file.clone())
+        self.opened().as_ref().map(|(_, file)| file.clone())
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Option<(T, PathBuf)>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

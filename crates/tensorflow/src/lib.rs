@@ -16,7 +16,7 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 
 use prost::Message;
@@ -28,7 +28,7 @@ use self::gpu::GpuSearch;
 use self::graph::OpRegistry;
 use self::model_files::{GraphFiles, ModelParts};
 use tensorserve_os as os;
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library};
 use tensorserve_platform::{
     Completeness, CustomOps, Gpus, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader,
     ModelPath, Platform, PlatformInfo, RuntimeLibrary,
@@ -74,13 +74,12 @@ const TESTED: RangeInclusive<u32> = 16..=21;
 pub struct TensorFlow {
     config: TensorFlowConfig,
     /// Opened on first use, so that commands that do not need it stay fast.
-    runtime: Mutex<Option<Arc<TensorFlowRuntime>>>,
+    runtime: LazyLibrary<Arc<TensorFlowRuntime>>,
 }
 
 /// The open library, and what is read from it once.
 struct TensorFlowRuntime {
     api: Arc<TensorFlowApi>,
-    file: PathBuf,
     registry: OpRegistry,
     custom_ops: Vec<CustomOps>,
     pools_started: Once,
@@ -145,16 +144,15 @@ impl TensorFlow {
                 ffi::set_log_level(level);
             }
         });
-        let runtime = Mutex::new(None);
-        TensorFlow { config, runtime }
+        TensorFlow { config, runtime: LazyLibrary::default() }
     }
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<TensorFlowRuntime>> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = &*slot {
-            return Ok(Arc::clone(runtime));
-        }
+        self.runtime.get_or_open(|| self.open_runtime())
+    }
+
+    fn open_runtime(&self) -> Result<(Arc<TensorFlowRuntime>, PathBuf)> {
         let (api, file) = self.open()?;
         if let Some(remark) = untested(&api.version()) {
             log::warn!("{}: {remark}", file.display());
@@ -177,16 +175,13 @@ impl TensorFlow {
             expected_gpus: self.expected_gpus(&api, &file),
             gpus_in_use: OnceLock::new(),
             api,
-            file,
             registry,
             custom_ops,
             pools_started: Once::new(),
             process: process::id(),
         };
         runtime.report_gpus();
-        let runtime = Arc::new(runtime);
-        *slot = Some(Arc::clone(&runtime));
-        Ok(runtime)
+        Ok((Arc::new(runtime), file))
     }
 
     /// Opens the library. What it writes to stderr meanwhile goes to the log, unless its log level is
@@ -336,13 +331,11 @@ impl RuntimeLibrary for TensorFlow {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|runtime| runtime.file.clone())
+        self.runtime.file()
     }
 
     fn remarks(&self) -> Vec<String> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(runtime) = &*slot else {
+        let Some(runtime) = self.runtime.get() else {
             return Vec::new();
         };
         let gpu = match runtime.gpus() {
@@ -353,8 +346,7 @@ impl RuntimeLibrary for TensorFlow {
     }
 
     fn gpus(&self) -> Option<Gpus> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|runtime| runtime.gpus().clone())
+        self.runtime.get().map(|runtime| runtime.gpus().clone())
     }
 
     fn find_gpus(&self) -> Result<Option<Gpus>> {
@@ -368,8 +360,7 @@ impl RuntimeLibrary for TensorFlow {
     }
 
     fn custom_ops(&self) -> Vec<CustomOps> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
+        self.runtime.get().map_or(Vec::new(), |runtime| runtime.custom_ops.clone())
     }
 }
 

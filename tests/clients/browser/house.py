@@ -66,7 +66,7 @@ def chromium():
 
 
 def launch(playwright, attempts=3):
-    """Starts Chromium, which sometimes ends while it starts on a busy machine; no test is about that."""
+    """Starts Chromium. Once in CI it ended while it started; no test is about that."""
     # Chromium's sandbox does not work for root, which CI runs as.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     try:

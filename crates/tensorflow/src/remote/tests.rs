@@ -97,8 +97,9 @@ fn run(loaded: &Loaded, x: Option<&[f32]>, timeout: Option<Duration>) -> Vec<f32
 fn a_server_of_tensorflow_runs_the_models() {
     let here = tensorflow(String::new());
     let runtime = here.runtime().expect("the library");
+    let file = here.library().expect("its file");
     let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
-    TestServer::start(&runtime.api, &runtime.file, &server_at(&free.to_string())).expect("started");
+    TestServer::start(&runtime.api, &file, &server_at(&free.to_string())).expect("started");
     let there = tensorflow(format!("grpc://{free}"));
 
     let loaded = load(&there, "half_plus_two/1").expect("loads");

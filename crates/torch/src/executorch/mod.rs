@@ -7,7 +7,7 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::inputs::{self, InputPlan};
 use crate::outputs::{self, OutputPlan};
 use crate::package::InputCheck;
 use crate::parts;
-use tensorserve_platform::library::Library;
+use tensorserve_platform::library::{LazyLibrary, Library};
 use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{
     Completeness, Executable, ForeignFormats, InputStyle, Inspection, LoadOptions, Loaded,
@@ -55,13 +55,7 @@ const LIBRARY: Library = Library {
 pub struct ExecuTorch {
     config: TorchConfig,
     /// Opened by the first model that needs it.
-    runtime: Mutex<Option<OpenExecuTorch>>,
-}
-
-/// The open library, with its file.
-struct OpenExecuTorch {
-    api: Arc<ExecuTorchApi>,
-    file: PathBuf,
+    runtime: LazyLibrary<Arc<ExecuTorchApi>>,
 }
 
 /// A program in memory, and the calls of its methods, sorted by the names of their signatures.
@@ -89,20 +83,13 @@ impl ExecuTorch {
     /// The platform with these settings. The library is not opened yet.
     #[must_use]
     pub fn new(config: TorchConfig) -> Self {
-        ExecuTorch { config, runtime: Mutex::new(None) }
+        ExecuTorch { config, runtime: LazyLibrary::default() }
     }
 
     /// The library, which is opened on first use.
     fn runtime(&self) -> Result<Arc<ExecuTorchApi>> {
-        let mut slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &*slot {
-            return Ok(Arc::clone(&library.api));
-        }
-        let open = ExecuTorchApi::open;
-        let (api, file) =
-            LIBRARY.open(self.config.library.as_deref(), &self.config.search, open)?;
-        *slot = Some(OpenExecuTorch { api: Arc::clone(&api), file });
-        Ok(api)
+        let given = self.config.library.as_deref();
+        self.runtime.get_or_open(|| LIBRARY.open(given, &self.config.search, ExecuTorchApi::open))
     }
 
     fn open_program(&self, path: &Path, options: &LoadOptions) -> Result<OpenProgram> {
@@ -193,8 +180,7 @@ impl RuntimeLibrary for ExecuTorch {
     }
 
     fn library(&self) -> Option<PathBuf> {
-        let slot = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().map(|library| library.file.clone())
+        self.runtime.file()
     }
 }
 
