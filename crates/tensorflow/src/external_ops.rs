@@ -2,13 +2,13 @@
 //! call Python or end the process.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use super::graph::{Graph, PlacedNode};
-use super::saved_model;
 use tensorserve_platform::{ExternalOp, OpNode, OpPolicy};
 use tensorserve_proto::tensorflow::attr_value::Value;
 use tensorserve_proto::tensorflow::collection_def::Kind;
 use tensorserve_proto::tensorflow::{MetaGraphDef, NodeDef};
+use tensorserve_savedmodel::{FILE, Graph, PlacedNode, TEXT_FILE, tensor_names};
 use tensorserve_tensor::error::{Code, Error, Result};
 
 /// When an operation reaches outside.
@@ -168,7 +168,7 @@ pub(super) fn check(meta: &MetaGraphDef, policy: &OpPolicy) -> Result<Vec<Extern
 /// The names of the tensors and nodes that requests and the initialization of the model run.
 fn entry_names(meta: &MetaGraphDef) -> Vec<&str> {
     let outputs = meta.signature_def.values().flat_map(|signature| signature.outputs.values());
-    let mut names: Vec<&str> = outputs.flat_map(saved_model::tensor_names).collect();
+    let mut names: Vec<&str> = outputs.flat_map(tensor_names).collect();
     for key in ["saved_model_main_op", "legacy_init_op"] {
         let kind = meta.collection_def.get(key).and_then(|collection| collection.kind.as_ref());
         if let Some(Kind::NodeList(nodes)) = kind {
@@ -241,10 +241,26 @@ fn refused(placed: PlacedNode, access: Option<&str>) -> Error {
     Error::new(Code::FailedPrecondition, message)
 }
 
+/// The error that operations of a SavedModel whose main file is a text cannot be refused: the runtime reads
+/// it, and runs its initialization, before they are known.
+pub(super) fn unchecked(folder: &Path) -> Error {
+    let path = folder.display();
+    Error::new(
+        Code::Unimplemented,
+        format!(
+            "{path}: operations are refused (deny_ops), which needs a {FILE}; make one of {TEXT_FILE} with \
+             `python3 -c 'import sys; from google.protobuf import text_format; from \
+             tensorflow.core.protobuf.saved_model_pb2 import SavedModel; name = sys.argv[1]; model = \
+             text_format.Parse(open(name).read(), SavedModel()); open(name[:-3], \"wb\").write(model.SerializeToString())' \
+             {path}/{TEXT_FILE}`"
+        ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::tests::node;
+    use crate::registry::tests::node;
     use tensorserve_proto::tensorflow::attr_value::ListValue;
     use tensorserve_proto::tensorflow::{
         AttrValue, CollectionDef, FunctionDef, FunctionDefLibrary, GraphDef, NameAttrList, OpDef,

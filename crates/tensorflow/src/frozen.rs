@@ -9,7 +9,6 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::ffi::TensorFlowSession;
-use super::saved_model::MAX_FILE_SIZE;
 use tensorserve_platform::{Completeness, ModelPath, files};
 use tensorserve_preprocessing::{
     DeclaredOutput, DeclaredSignature, declared_signature, wrong_declaration,
@@ -20,6 +19,7 @@ use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
 use tensorserve_proto::tensorflow::{
     GraphDef, MetaGraphDef, NodeDef, SignatureDef, TensorInfo, TensorShapeProto,
 };
+use tensorserve_savedmodel::MAX_FILE_SIZE;
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Code, Error, Result};
 

@@ -1,8 +1,8 @@
 //! TensorFlow SavedModels, run by libtensorflow in this process.
 //!
 //! * `ffi` wraps the library's C API in safe types, and [`custom_ops`] extends the library;
-//! * [`saved_model`], [`frozen`], [`graph`], [`external_ops`] and [`bundle`] read a model's files without
-//!   the library; [`model_files`] finds them;
+//! * [`signatures`], [`registry`], [`frozen`] and [`external_ops`] say what a model's files declare, of which the crate
+//!   `savedmodel` reads those of SavedModels; [`model_files`] finds them;
 //! * [`freezing`] makes copies of models whose variables are constants;
 //! * [`trace`] reads profiles, [`unset`] errors;
 //! * `executable` runs them;
@@ -25,8 +25,8 @@ use self::executable::SavedModelExecutable;
 use self::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
 use self::freezing::SavedModelOrigin;
 use self::gpu::GpuSearch;
-use self::graph::OpRegistry;
 use self::model_files::{GraphFiles, ModelParts};
+use self::registry::OpRegistry;
 use tensorserve_os as os;
 use tensorserve_platform::library::{LazyLibrary, Library};
 use tensorserve_platform::{
@@ -36,11 +36,11 @@ use tensorserve_platform::{
 use tensorserve_proto::tensorflow::{
     ConfigProto, GpuOptions, MetaGraphDef, OpList, ThreadPoolOptionProto,
 };
+use tensorserve_savedmodel as saved_model;
 use tensorserve_tensor::error::{Error, Result};
 
 pub use self::config::{GpuConfig, TensorFlowConfig};
 
-mod bundle;
 mod config;
 mod custom_ops;
 mod executable;
@@ -49,12 +49,12 @@ mod ffi;
 mod freezing;
 mod frozen;
 mod gpu;
-mod graph;
 mod model_files;
+mod registry;
 mod remote;
 mod rows;
-mod saved_model;
 mod scope;
+mod signatures;
 mod trace;
 mod unset;
 
@@ -476,7 +476,7 @@ impl TensorFlow {
             }
             GraphFiles::Text(folder) => {
                 if options.ops.refuses_any() {
-                    return Err(saved_model::unchecked(folder));
+                    return Err(external_ops::unchecked(folder));
                 }
                 let (mut meta, settings) = (Vec::new(), settings(false));
                 let session =

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::graph::{Graph, OpRegistry};
-use super::{external_ops, frozen, saved_model};
+use super::registry::OpRegistry;
+use super::{external_ops, frozen, signatures};
 use tensorserve_platform::{ExternalOp, LoadOptions};
 use tensorserve_proto::tensorflow::MetaGraphDef;
+use tensorserve_savedmodel::{self as saved_model, Graph};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::Result;
 
@@ -63,7 +64,7 @@ impl ModelParts {
             external_ops: external_ops::check(meta, &options.ops)?,
             has_variables: meta.graph_def.as_ref().is_some_and(|it| Graph::new(it).has_variables()),
             written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
-            signatures: saved_model::signatures(meta, options, registry),
+            signatures: signatures::of_graph(meta, options, registry),
             marshalled_hooks: saved_model::has_marshalled_hooks(meta),
         })
     }

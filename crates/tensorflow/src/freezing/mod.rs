@@ -16,9 +16,9 @@ use tempfile::TempDir;
 use self::rewrite::FrozenCounts;
 use self::wire::{Edit, edited};
 use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
-use super::graph::Graph;
-use super::{saved_model, scope};
+use super::scope;
 use tensorserve_proto::tensorflow::GraphDef;
+use tensorserve_savedmodel::{self as saved_model, Graph};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor};
 

@@ -8,9 +8,9 @@ use std::fmt;
 use super::FrozenVariables;
 use super::nodes::{self, NewCalls};
 use super::wire::{Edit, WireFields, edited, push_bytes, with_texts};
-use crate::graph::called_functions;
 use crate::scope::{self, Scope, VariableNumber, is_control};
 use tensorserve_proto::tensorflow::{FunctionDef, GraphDef, NodeDef};
+use tensorserve_savedmodel::called_functions;
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Tensor};
 

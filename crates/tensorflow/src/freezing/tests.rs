@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::rewrite::{FrozenCounts, FrozenGraph, frozen};
 use super::{Edit, FrozenVariables, with_graph};
-use crate::graph::tests::node;
+use crate::registry::tests::node;
 use tensorserve_proto::tensorflow::attr_value::{ListValue, Value};
 use tensorserve_proto::tensorflow::op_def::ArgDef;
 use tensorserve_proto::tensorflow::{

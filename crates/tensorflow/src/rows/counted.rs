@@ -191,7 +191,7 @@ fn constant_behind(scope: &Scope, name: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::tests::node;
+    use crate::registry::tests::node;
     use tensorserve_proto::tensorflow::op_def::ArgDef;
     use tensorserve_proto::tensorflow::{AttrValue, ConstantProto, OpDef};
     use tensorserve_rows::Flow;

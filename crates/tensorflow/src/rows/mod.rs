@@ -13,7 +13,7 @@ use tensorserve_rows::{Flow, Symbols, Value, verdict};
 use tensorserve_tensor::{RowDependence, Signature};
 
 use self::run::{TensorFlowAnalysis, TensorFlowScope};
-use crate::graph::OpRegistry;
+use crate::registry::OpRegistry;
 
 mod call;
 mod control;

@@ -9,7 +9,7 @@ use tensorserve_rows::{Flow, Stop, Symbols, Value, unknown, verdict};
 use super::call::{GraphInterpreter, TensorFlowCall};
 use super::counted::counted_iterations;
 use super::table;
-use crate::graph::OpRegistry;
+use crate::registry::OpRegistry;
 use crate::scope::Scope;
 
 /// The most operations that are looked at, counted again in each call of a function and iteration.

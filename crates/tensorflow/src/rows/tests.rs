@@ -9,8 +9,8 @@ use tensorserve_proto::tensorflow::{
 use tensorserve_tensor::{DType, RowDependence, Signature, TensorSpec};
 
 use super::findings;
-use crate::graph::OpRegistry;
-use crate::graph::tests::node;
+use crate::registry::OpRegistry;
+use crate::registry::tests::node;
 
 /// A node with attributes.
 trait With {

@@ -1,20 +1,20 @@
-//! Analyzes a graph without running it: whether a signature can change the model's state, whether it
-//! decodes images or base64, and whether the graph has variables.
+//! The nodes and functions of a graph, and which of them compute an output.
 
 use std::collections::{HashMap, HashSet};
 
 use tensorserve_proto::tensorflow::attr_value::Value;
-use tensorserve_proto::tensorflow::op_def::ArgDef;
-use tensorserve_proto::tensorflow::{GraphDef, NodeDef, OpDef, OpList};
+use tensorserve_proto::tensorflow::{GraphDef, NodeDef};
 
 /// An index of a graph's nodes and functions by name.
-pub(super) struct Graph<'a> {
+pub struct Graph<'a> {
     nodes: HashMap<&'a str, &'a NodeDef>,
     functions: HashMap<&'a str, &'a [NodeDef]>,
 }
 
 impl<'a> Graph<'a> {
-    pub(super) fn new(graph: &'a GraphDef) -> Self {
+    /// The index of `graph`.
+    #[must_use]
+    pub fn new(graph: &'a GraphDef) -> Self {
         let functions = graph.library.iter().flat_map(|library| &library.function);
         Graph {
             nodes: graph.node.iter().map(|n| (n.name.as_str(), n)).collect(),
@@ -25,16 +25,15 @@ impl<'a> Graph<'a> {
     }
 
     /// Whether the graph has variables, whose values come from files.
-    pub(super) fn has_variables(&self) -> bool {
+    #[must_use]
+    pub fn has_variables(&self) -> bool {
         let mut ops = self.nodes.values().map(|node| &*node.op);
         ops.any(|op| matches!(op, "Variable" | "VariableV2" | "VarHandleOp"))
     }
 
     /// The operations of `nodes`.
-    pub(super) fn operations(
-        &self,
-        nodes: impl IntoIterator<Item = PlacedNode<'a>>,
-    ) -> HashSet<&'a str> {
+    #[must_use]
+    pub fn operations(&self, nodes: impl IntoIterator<Item = PlacedNode<'a>>) -> HashSet<&'a str> {
         let ops = nodes.into_iter().map(|placed| placed.node.op.as_str());
         // In TensorFlow 1 the name of a function serves as an operation that calls it.
         ops.filter(|op| !self.functions.contains_key(op)).collect()
@@ -42,10 +41,8 @@ impl<'a> Graph<'a> {
 
     /// The nodes that compute the tensors `outputs`: all that they depend on, and those of the bodies
     /// of all functions that these call.
-    pub(super) fn nodes_of<'b>(
-        &self,
-        outputs: impl Iterator<Item = &'b str>,
-    ) -> Vec<PlacedNode<'a>> {
+    #[must_use]
+    pub fn nodes_of<'b>(&self, outputs: impl Iterator<Item = &'b str>) -> Vec<PlacedNode<'a>> {
         let mut waiting: Vec<&'a NodeDef> = outputs.filter_map(|name| self.node(name)).collect();
         let mut seen: HashSet<&str> = waiting.iter().map(|n| n.name.as_str()).collect();
         let mut called: HashSet<&'a str> = HashSet::new();
@@ -75,7 +72,7 @@ impl<'a> Graph<'a> {
     }
 
     /// All nodes of the graph and of its functions, sorted by the names of the functions.
-    pub(super) fn all_nodes(&self) -> impl Iterator<Item = PlacedNode<'a>> {
+    pub fn all_nodes(&self) -> impl Iterator<Item = PlacedNode<'a>> {
         let mut functions: Vec<&'a str> = self.functions.keys().copied().collect();
         functions.sort_unstable();
         let mut all: Vec<PlacedNode> =
@@ -113,7 +110,8 @@ impl<'a> Graph<'a> {
     }
 
     /// Whether a function on which the tensors `outputs` depend calls itself, also through others.
-    pub(super) fn is_recursive<'b>(&self, outputs: impl Iterator<Item = &'b str>) -> bool {
+    #[must_use]
+    pub fn is_recursive<'b>(&self, outputs: impl Iterator<Item = &'b str>) -> bool {
         let mut calls: HashMap<&'a str, HashSet<&'a str>> = HashMap::new();
         for PlacedNode { node, function } in self.nodes_of(outputs) {
             if let Some(caller) = function {
@@ -147,7 +145,7 @@ impl<'a> Graph<'a> {
 }
 
 /// The functions that the attributes of a node name, each with the attribute and its place there.
-pub(super) fn called_functions(node: &NodeDef) -> impl Iterator<Item = (&str, usize, &str)> {
+pub fn called_functions(node: &NodeDef) -> impl Iterator<Item = (&str, usize, &str)> {
     node.attr.iter().flat_map(|(attribute, value)| {
         let functions = match &value.value {
             Some(Value::Func(function)) => std::slice::from_ref(function),
@@ -169,241 +167,20 @@ pub(super) fn called_functions(node: &NodeDef) -> impl Iterator<Item = (&str, us
 
 /// A node, and the function whose body it is in.
 #[derive(Clone, Copy)]
-pub(super) struct PlacedNode<'a> {
-    pub(super) node: &'a NodeDef,
+pub struct PlacedNode<'a> {
+    /// The node.
+    pub node: &'a NodeDef,
     /// `None` for a node of the graph itself.
-    pub(super) function: Option<&'a str>,
+    pub function: Option<&'a str>,
 }
-
-/// What the library's registry of operations says, custom operations included.
-pub(super) struct OpRegistry {
-    /// The operations that cannot change state beyond a run.
-    stateless: HashSet<String>,
-    outputs: HashMap<String, Vec<ArgDef>>,
-}
-
-impl OpRegistry {
-    /// Reads the registry. An operation may change state if it is marked stateful or has a reference
-    /// to a variable as input, unless it is one of [`READ_ONLY_OPS`].
-    pub(super) fn new(registry: &OpList) -> Self {
-        let stateless = registry.op.iter().filter(|op| !may_change_state(op));
-        let outputs = registry.op.iter().map(|op| (op.name.clone(), op.output_arg.clone()));
-        OpRegistry {
-            stateless: stateless.map(|op| op.name.clone()).collect(),
-            outputs: outputs.collect(),
-        }
-    }
-
-    /// Whether all of `ops` are stateless. Operations that are not in the registry are not.
-    pub(super) fn contains_only_stateless(&self, ops: &HashSet<&str>) -> bool {
-        ops.iter().all(|&op| self.stateless.contains(op))
-    }
-
-    /// The number of the first tensor of the output `name` among all outputs of `node`: an output may
-    /// be a list of tensors.
-    pub(super) fn first_output(&self, node: &NodeDef, name: &str) -> Option<usize> {
-        let mut first = 0usize;
-        for output in self.outputs.get(&node.op)? {
-            if output.name == name {
-                return Some(first);
-            }
-            first = first.checked_add(output_length(node, output)?)?;
-        }
-        None
-    }
-}
-
-/// How many tensors an output has.
-fn output_length(node: &NodeDef, output: &ArgDef) -> Option<usize> {
-    let attribute = |name: &str| node.attr.get(name)?.value.as_ref();
-    if !output.number_attr.is_empty() {
-        let Value::I(number) = attribute(&output.number_attr)? else { return None };
-        return usize::try_from(*number).ok();
-    }
-    if !output.type_list_attr.is_empty() {
-        let Value::List(list) = attribute(&output.type_list_attr)? else { return None };
-        return Some(list.r#type.len());
-    }
-    Some(1)
-}
-
-fn may_change_state(op: &OpDef) -> bool {
-    let is_suspect = op.is_stateful || op.input_arg.iter().any(|arg| arg.is_ref);
-    is_suspect && READ_ONLY_OPS.binary_search(&op.name.as_str()).is_err()
-}
-
-/// Operations that TensorFlow marks as stateful although a run of them changes nothing: they read or
-/// name a variable or table, their state lives for one run (tensor arrays, stacks), they call
-/// functions (whose bodies are analyzed themselves), or they draw random numbers. Sorted.
-const READ_ONLY_OPS: [&str; 75] = [
-    "Assert",
-    "BoostedTreesEnsembleResourceHandleOp",
-    "BoostedTreesPredict",
-    "Case",
-    "CheckNumerics",
-    "CheckNumericsV2",
-    "CudnnRNN",
-    "CudnnRNNV2",
-    "CudnnRNNV3",
-    "DeepCopy",
-    "DisableCopyOnRead",
-    "Empty",
-    "GuaranteeConst",
-    "HashTable",
-    "HashTableV2",
-    "If",
-    "IsVariableInitialized",
-    "LookupTableExport",
-    "LookupTableExportV2",
-    "LookupTableFind",
-    "LookupTableFindV2",
-    "LookupTableSize",
-    "LookupTableSizeV2",
-    "Multinomial",
-    "MutableDenseHashTable",
-    "MutableDenseHashTableV2",
-    "MutableHashTable",
-    "MutableHashTableOfTensors",
-    "MutableHashTableOfTensorsV2",
-    "MutableHashTableV2",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "ReadVariableOp",
-    "RefEnter",
-    "RefExit",
-    "RefIdentity",
-    "RefMerge",
-    "RefNextIteration",
-    "RefSelect",
-    "RefSwitch",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "StackCloseV2",
-    "StackPopV2",
-    "StackPushV2",
-    "StackV2",
-    "StatefulPartitionedCall",
-    "StatelessRandomGetAlg",
-    "TensorArrayCloseV3",
-    "TensorArrayConcatV3",
-    "TensorArrayGatherV3",
-    "TensorArrayGradV3",
-    "TensorArrayGradWithShape",
-    "TensorArrayReadV3",
-    "TensorArrayScatterV3",
-    "TensorArraySizeV3",
-    "TensorArraySplitV3",
-    "TensorArrayV2",
-    "TensorArrayV3",
-    "TensorArrayWriteV3",
-    "Timestamp",
-    "TruncatedNormal",
-    "VarHandleOp",
-    "VarIsInitializedOp",
-    "Variable",
-    "VariableShape",
-    "VariableV2",
-    "While",
-    "XlaCallModule",
-];
-
-/// Whether `ops`, which change no state, give the same outputs whenever they get the same inputs.
-pub(super) fn are_repeatable(ops: &HashSet<&str>) -> bool {
-    !ops.iter().any(|op| UNREPEATABLE_OPS.binary_search(op).is_ok())
-}
-
-/// The operations among [`READ_ONLY_OPS`] that draw random numbers, or may do so, and those that tell the
-/// time. Sorted.
-const UNREPEATABLE_OPS: [&str; 14] = [
-    "CudnnRNN",
-    "CudnnRNNV2",
-    "CudnnRNNV3",
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "Timestamp",
-    "TruncatedNormal",
-];
-
-/// Whether the sizes of the inputs bound the time that `ops` take.
-pub(super) fn are_bounded(ops: &HashSet<&str>) -> bool {
-    let is_unbounded = |op: &&str| {
-        UNBOUNDED_OPS.contains(op) || UNBOUNDED_KINDS.iter().any(|kind| op.contains(kind))
-    };
-    !ops.iter().any(is_unbounded)
-}
-
-/// Parts of the names of operations that repeat others until a condition holds, or wait for another run, a
-/// thread or another machine.
-const UNBOUNDED_KINDS: [&str; 16] = [
-    "Accumulator",
-    "Barrier",
-    "Collective",
-    "Dataset",
-    "Iterator",
-    "MapPeek",
-    "MutexLock",
-    "Nccl",
-    "NextIteration",
-    "PyFunc",
-    "Queue",
-    "Reader",
-    "Rpc",
-    "Stage",
-    "Unstage",
-    "While",
-];
-
-/// Other such operations by their whole names, and those whose programs are not read.
-const UNBOUNDED_OPS: [&str; 9] = [
-    "Batch",
-    "BatchFunction",
-    "For",
-    "ReadFile",
-    "Recv",
-    "RemoteCall",
-    "Unbatch",
-    "XlaCallModule",
-    "XlaLaunch",
-];
-
-/// Whether `ops` contain one that ends the process for inputs of another rank, instead of returning an
-/// error.
-pub(super) fn need_exact_shapes(ops: &HashSet<&str>) -> bool {
-    ops.iter().any(|op| SHAPE_SENSITIVE_OPS.binary_search(op).is_ok())
-}
-
-/// Operations whose kernels read a dimension of their input before they check its rank
-/// (`tensor_format.h`: "Check failed: … Invalid index from the dimension"), tried on libtensorflow
-/// 2.21 with oneDNN, and those that they are fused into. Sorted.
-const SHAPE_SENSITIVE_OPS: [&str; 7] = [
-    "Conv2D",
-    "Conv3D",
-    "DepthwiseConv2dNative",
-    "MaxPool3D",
-    "_FusedConv2D",
-    "_FusedConv3D",
-    "_FusedDepthwiseConv2dNative",
-];
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use tensorserve_proto::tensorflow::OpDef;
     use tensorserve_proto::tensorflow::{AttrValue, FunctionDef, FunctionDefLibrary, NameAttrList};
 
-    pub(crate) fn node(name: &str, op: &str, input: &[&str]) -> NodeDef {
+    fn node(name: &str, op: &str, input: &[&str]) -> NodeDef {
         NodeDef {
             name: name.into(),
             op: op.into(),
@@ -498,46 +275,5 @@ pub(crate) mod tests {
         };
         let graph = Graph::new(&graph);
         assert_eq!(graph.operations(graph.nodes_of(["a"].into_iter())).len(), 2);
-    }
-
-    #[test]
-    fn an_unknown_or_writing_operation_may_change_state() {
-        let op =
-            |name: &str, is_stateful| OpDef { name: name.into(), is_stateful, ..OpDef::default() };
-        let registry = OpList {
-            op: vec![op("Add", false), op("AssignVariableOp", true), op("VarHandleOp", true)],
-        };
-        let stateless = OpRegistry::new(&registry);
-        assert!(stateless.contains_only_stateless(&HashSet::from(["Add", "VarHandleOp"])));
-        assert!(!stateless.contains_only_stateless(&HashSet::from(["Add", "AssignVariableOp"])));
-        assert!(!stateless.contains_only_stateless(&HashSet::from(["SomeCustomOp"])));
-    }
-
-    #[test]
-    fn the_lists_of_operations_are_sorted() {
-        assert!(READ_ONLY_OPS.is_sorted());
-        assert!(SHAPE_SENSITIVE_OPS.is_sorted());
-        assert!(UNREPEATABLE_OPS.is_sorted());
-        assert!(UNREPEATABLE_OPS.iter().all(|op| READ_ONLY_OPS.contains(op)));
-    }
-
-    #[test]
-    fn loops_and_waits_are_not_bounded() {
-        let bounded =
-            ["MatMul", "If", "BatchMatMulV2", "TensorListPushBackBatch", "Enter", "Range"];
-        assert!(are_bounded(&HashSet::from(bounded)));
-        for op in ["While", "StatelessWhile", "NextIteration", "RefNextIteration", "For", "Batch"] {
-            assert!(!are_bounded(&HashSet::from(["Add", op])), "{op}");
-        }
-        for op in ["QueueDequeueV2", "IteratorGetNext", "ReduceDataset", "XlaCallModule"] {
-            assert!(!are_bounded(&HashSet::from(["Add", op])), "{op}");
-        }
-    }
-
-    #[test]
-    fn random_numbers_and_the_time_are_not_repeatable() {
-        assert!(are_repeatable(&HashSet::from(["Add", "ReadVariableOp", "LookupTableFindV2"])));
-        assert!(!are_repeatable(&HashSet::from(["Add", "RandomUniform"])));
-        assert!(!are_repeatable(&HashSet::from(["Timestamp"])));
     }
 }

@@ -35,7 +35,7 @@ const MAX_SHARDS: usize = 100_000;
 /// The minimum size in bytes of each shard `variables.data-NNNNN-of-MMMMM`.
 ///
 /// `None` if the file is not a complete index; it may still be being written.
-pub(super) fn shard_sizes(index: &[u8]) -> Option<Vec<u64>> {
+pub(crate) fn shard_sizes(index: &[u8]) -> Option<Vec<u64>> {
     let footer = index.get(index.len().checked_sub(FOOTER)?..)?;
     let magic = u64::from_le_bytes(footer.get(MAGIC_OFFSET..)?.try_into().ok()?);
     if magic != MAGIC {
