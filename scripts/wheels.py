@@ -104,13 +104,13 @@ def run(package):
     if args.verify:
         verify(dest, what)
         return
-    if shortcoming(dest, choice.wheels) is None:
+    if shortcoming(package, dest, choice.wheels) is None:
         say(f"{what} is already in {dest}")
         return
     on_termination_clean_up()
     with only_run_for(dest):
         # Another run may have fetched the files while this one waited.
-        problem = shortcoming(dest, choice.wheels)
+        problem = shortcoming(package, dest, choice.wheels)
         if problem is None:
             say(f"{what} is now in {dest}")
             return
@@ -177,7 +177,7 @@ def destination(package, dest, device, machine):
 # --- what is already fetched -------------------------------------------------------------------
 
 
-def shortcoming(dest, wheels):
+def shortcoming(package, dest, wheels):
     """The problem with the files in dest; None if all are present, with the right size."""
     try:
         unpacked_from, files = read_stamp(dest)
@@ -187,6 +187,9 @@ def shortcoming(dest, wheels):
         return f"{STAMP} is damaged"
     if unpacked_from != {wheel.file: wheel.sha256 for wheel in wheels}:
         return "the files are from other wheels than this version of the script requires"
+    for name in package.needed:
+        if name not in files:
+            return f"{name} was not fetched, which this version of the script requires"
     for name, (expected, _) in files.items():
         try:
             size = os.stat(os.path.join(dest, name)).st_size

@@ -22,6 +22,15 @@ pub fn built_in(config: &Config) -> Platforms {
     tensorserve_mlflow::platforms(all)
 }
 
+/// `platforms`, whose SavedModels can run on OpenVINO, too.
+#[must_use]
+pub fn with_engines(platforms: Platforms) -> Platforms {
+    #[cfg(feature = "openvino")]
+    return tensorserve_engines::with_engines(platforms);
+    #[cfg(not(feature = "openvino"))]
+    platforms
+}
+
 /// The platforms of models, without what may be around them.
 fn of_models(config: &Config) -> Vec<Platform> {
     let mut all: Vec<Platform> = Vec::new();

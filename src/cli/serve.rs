@@ -116,6 +116,7 @@ pub(super) fn serve(
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;
     let platforms = probed(platforms, &config.probe, probe_host::settings(config));
+    let platforms = platforms::with_engines(platforms);
     if config.require_gpu {
         check_gpu(&platforms)?;
     }

@@ -75,8 +75,10 @@ impl Check {
         }
         let repository = self.repository(settings, environment);
         self.check_cache(server, &repository);
-        let isolates = repository.common.isolated
-            || repository.sources.iter().any(|source| source.model.isolated);
+        let has_processes =
+            |model: &ModelConfig| model.isolated || model.engine != super::EngineChoice::TensorFlow;
+        let isolates = has_processes(&repository.common)
+            || repository.sources.iter().any(|source| has_processes(&source.model));
         Config {
             protocols: protocols(server, http.max_body_bytes),
             http,
@@ -270,6 +272,7 @@ impl Check {
             log: log(each),
             receipts: each.receipts(),
             optimize: each.optimize(),
+            engine: each.engine(),
             max_concurrent_requests: each.max_concurrent_requests,
             batching: self.batching(batching),
             batching_file: false,

@@ -9,9 +9,9 @@
 
 pub use tensorserve_auth::AuthConfig;
 pub use tensorserve_core::config::{
-    BatchConfig, BatchMode, BatchParameters, BatcherConfig, EngineConfig, Images, LogConfig,
-    ModelConfig, OptimizeMode, RepositoryConfig, SourceConfig, TrafficConfig, VersionPolicy,
-    VersionTransition,
+    BatchConfig, BatchMode, BatchParameters, BatcherConfig, EngineChoice, EngineConfig, Images,
+    LogConfig, ModelConfig, OptimizeMode, RepositoryConfig, SourceConfig, TrafficConfig,
+    VersionPolicy, VersionTransition,
 };
 pub use tensorserve_core::metrics::MetricsAlias;
 #[cfg(any(feature = "onnx", feature = "tflite", feature = "openvino"))]

@@ -43,6 +43,7 @@ mod deadlines;
 mod digits;
 #[cfg(all(feature = "onnx", feature = "tflite"))]
 mod endless;
+mod engines;
 mod entry_points;
 mod external_ops;
 mod fetch_command;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ffi::{CompiledModel, OvPort, OvRequest, PortPlace};
-use super::model::{IrModel, IrPort};
 use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -17,22 +16,17 @@ pub(super) struct OpenVinoExecutable {
 }
 
 impl OpenVinoExecutable {
-    /// Runs `compiled`, whose files declare `model`.
+    /// Runs `compiled`, whose files declare `signature`.
     ///
     /// # Errors
-    /// If the library does not find the inputs and outputs of the model, or has others.
-    pub(super) fn new(
-        model: &IrModel,
-        signature: &Signature,
-        compiled: CompiledModel,
-    ) -> Result<Self> {
-        compiled.check_count(PortPlace::Input, model.inputs.len())?;
-        compiled.check_count(PortPlace::Output, model.outputs.len())?;
-        let ports = |place: PortPlace, declared: &[IrPort]| -> Result<Arc<[OvPort]>> {
-            declared.iter().map(|port| compiled.port(place, port)).collect()
+    /// If the library does not find the inputs and outputs of the signature by their tensors' names, or has others.
+    pub(super) fn new(signature: &Signature, compiled: CompiledModel) -> Result<Self> {
+        let ports = |place: PortPlace, declared: &[TensorSpec]| -> Result<Arc<[OvPort]>> {
+            compiled.check_count(place, declared.len())?;
+            declared.iter().map(|spec| compiled.port(place, spec)).collect()
         };
-        let inputs = ports(PortPlace::Input, &model.inputs)?;
-        let outputs = ports(PortPlace::Output, &model.outputs)?;
+        let inputs = ports(PortPlace::Input, &signature.inputs)?;
+        let outputs = ports(PortPlace::Output, &signature.outputs)?;
         let (most, compiled) = (compiled.streams(), Arc::new(compiled));
         let make = move || compiled.request(&inputs, &outputs);
         Ok(OpenVinoExecutable {

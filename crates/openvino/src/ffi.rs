@@ -23,10 +23,9 @@ use std::time::Instant;
 use libloading::Library;
 use smallvec::SmallVec;
 
-use super::model::IrPort;
 use super::types;
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Buffer, DType, Data, Shape, Tensor, aligned_vec};
+use tensorserve_tensor::{Buffer, DType, Data, Shape, Tensor, TensorSpec, aligned_vec};
 
 /// Opaque types of the library, used behind pointers only.
 macro_rules! opaque {
@@ -91,6 +90,9 @@ functions! {
     free_core = "ov_core_free": fn(*mut RawCore);
     read_model = "ov_core_read_model_from_memory_buffer": fn(
         *const RawCore, *const c_char, usize, *const RawTensor, *mut *mut RawModel
+    ) -> OvStatus;
+    read_file = "ov_core_read_model": fn(
+        *const RawCore, *const c_char, *const c_char, *mut *mut RawModel
     ) -> OvStatus;
     free_model = "ov_model_free": fn(*mut RawModel);
     compile = "ov_core_compile_model": fn(
@@ -357,6 +359,15 @@ impl Drop for OvPort {
     }
 }
 
+/// Where the library reads a model.
+#[derive(Clone, Copy)]
+pub(super) enum ModelGraph<'m> {
+    /// A graph of its own format.
+    Text(&'m str),
+    /// The directory of a SavedModel, which has its weights.
+    SavedModel(&'m Path),
+}
+
 /// A model that is ready to run.
 pub(super) struct CompiledModel {
     api: Arc<OpenVinoApi>,
@@ -374,10 +385,10 @@ unsafe impl Send for CompiledModel {}
 unsafe impl Sync for CompiledModel {}
 
 impl CompiledModel {
-    /// Prepares the model of `graph`, with `threads` threads for a run, and as many runs at a time as use all cores.
+    /// Prepares a model, with `threads` threads for a run, and as many runs at a time as use all cores.
     pub(super) fn new(
         api: &Arc<OpenVinoApi>,
-        graph: &str,
+        graph: ModelGraph<'_>,
         mut weights: Vec<u8>,
         threads: usize,
     ) -> Result<Self> {
@@ -429,8 +440,8 @@ impl CompiledModel {
         }
     }
 
-    /// The input or output that the file declares as `declared`.
-    pub(super) fn port(&self, place: PortPlace, declared: &IrPort) -> Result<OvPort> {
+    /// The input or output that the files declare as `declared`.
+    pub(super) fn port(&self, place: PortPlace, declared: &TensorSpec) -> Result<OvPort> {
         let find = match place {
             PortPlace::Input => self.api.functions.input,
             PortPlace::Output => self.api.functions.output,
@@ -443,16 +454,17 @@ impl CompiledModel {
         let status = unsafe { find(self.raw.as_ptr(), name.as_ptr(), &raw mut raw) };
         self.api.check(&format!("find {alias:?}"), status)?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::internal("OpenVINO returned no port"))?;
-        let port = OvPort { api: Arc::clone(&self.api), raw, dtype: declared.dtype };
+        let dtype =
+            declared.dtype().ok_or_else(|| Error::damaged(format!("{alias:?} has no type")))?;
+        let port = OvPort { api: Arc::clone(&self.api), raw, dtype };
         let mut number = 0;
         // SAFETY: the port is live; writes one number.
         let status = unsafe { (self.api.functions.port_type)(raw.as_ptr(), &raw mut number) };
         self.api.check(&format!("tell the type of {alias:?}"), status)?;
-        match types::number(declared.dtype) == Some(number) {
+        match types::number(dtype) == Some(number) {
             true => Ok(port),
             false => Err(Error::damaged(format!(
-                "{alias:?} is declared as {:?}, and is of type {number} for OpenVINO",
-                declared.dtype
+                "{alias:?} is declared as {dtype:?}, and is of type {number} for OpenVINO"
             ))),
         }
     }
@@ -506,22 +518,44 @@ fn weights_view(api: &Arc<OpenVinoApi>, weights: &mut [u8]) -> Result<Option<OvT
     OvTensor::of(api, raw).map(Some)
 }
 
+/// Reads a model. The caller frees it.
+fn read(
+    api: &OpenVinoApi,
+    core: NonNull<RawCore>,
+    graph: ModelGraph<'_>,
+    weights: Option<&OvTensor>,
+) -> Result<*mut RawModel> {
+    let weights = weights.map_or(ptr::null(), |tensor| tensor.raw.as_ptr().cast_const());
+    let mut model = ptr::null_mut();
+    let status = match graph {
+        ModelGraph::Text(text) => {
+            let (start, length) = (text.as_ptr().cast(), text.len());
+            let read = api.functions.read_model;
+            // SAFETY: the core, the text and the weights are live; the weights outlive the model; writes one pointer.
+            unsafe { read(core.as_ptr(), start, length, weights, &raw mut model) }
+        }
+        ModelGraph::SavedModel(folder) => {
+            let folder = CString::new(folder.as_os_str().as_encoded_bytes())
+                .map_err(|_| Error::invalid("the path of the model has a NUL"))?;
+            let read = api.functions.read_file;
+            // SAFETY: the core and the path are live; no second path is given; writes one pointer.
+            unsafe { read(core.as_ptr(), folder.as_ptr(), ptr::null(), &raw mut model) }
+        }
+    };
+    api.check("read the model", status)?;
+    Ok(model)
+}
+
 /// Reads a model and prepares it to run.
 fn compile(
     api: &OpenVinoApi,
     core: NonNull<RawCore>,
-    graph: &str,
+    graph: ModelGraph<'_>,
     weights: Option<&OvTensor>,
     (threads, streams): (usize, usize),
 ) -> Result<NonNull<RawCompiled>> {
     let functions = &api.functions;
-    let weights = weights.map_or(ptr::null(), |tensor| tensor.raw.as_ptr().cast_const());
-    let mut model = ptr::null_mut();
-    let (text, length) = (graph.as_ptr().cast(), graph.len());
-    let read = functions.read_model;
-    // SAFETY: the core, the text and the weights are live; the weights outlive the model; writes one pointer.
-    let status = unsafe { read(core.as_ptr(), text, length, weights, &raw mut model) };
-    api.check("read the model", status)?;
+    let model = read(api, core, graph, weights)?;
     let number = |number: usize| CString::new(number.to_string()).unwrap_or_default();
     let (all, streams) = (number(threads.saturating_mul(streams)), number(streams));
     let mut raw = ptr::null_mut();

@@ -3,6 +3,7 @@
 //! * [`model`] reads a model without the library, [`types`] has its types;
 //! * `ffi` wraps the library's C API in safe types;
 //! * [`executable`] runs requests;
+//! * [`saved_model`] says which SavedModels the library may run in place of libtensorflow;
 //! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 //!
 //! The library trusts what it reads: on strange graphs and inputs it has ended the process. Its models are therefore
@@ -17,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::executable::OpenVinoExecutable;
-use self::ffi::{CompiledModel, OpenVinoApi};
+use self::ffi::{CompiledModel, ModelGraph, OpenVinoApi};
 use self::model::IrFiles;
+use self::saved_model::SavedModelPlan;
 use tensorserve_platform::library::{LazyLibrary, Library, RuntimeConfig};
 use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
@@ -29,6 +31,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 mod executable;
 mod ffi;
 mod model;
+pub mod saved_model;
 mod types;
 
 /// The library's file in Intel's Python wheel, and in the archives of OpenVINO.
@@ -138,16 +141,20 @@ impl ModelLoader for OpenVino {
     }
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let files = IrFiles::read(path)?;
-        let model = files.model()?;
-        let (signature, bytes) = (model.signature(), files.bytes());
-        let compiled = CompiledModel::new(
-            &self.runtime()?,
-            &model.graph,
-            files.weights()?,
-            self.config.threads(options).max(1),
-        )?;
-        let executable = OpenVinoExecutable::new(&model, &signature, compiled)?;
+        let (api, threads) = (self.runtime()?, self.config.threads(options).max(1));
+        let (signature, bytes, compiled) = if options.as_other_engine {
+            let plan = SavedModelPlan::read(path, &options.tags)?;
+            let graph = ModelGraph::SavedModel(&plan.folder);
+            let compiled = CompiledModel::new(&api, graph, Vec::new(), threads)?;
+            (plan.ports(), tensorserve_savedmodel::size_of_files(&plan.folder), compiled)
+        } else {
+            let files = IrFiles::read(path)?;
+            let model = files.model()?;
+            let graph = ModelGraph::Text(&model.graph);
+            let compiled = CompiledModel::new(&api, graph, files.weights()?, threads)?;
+            (model.signature(), files.bytes(), compiled)
+        };
+        let executable = OpenVinoExecutable::new(&signature, compiled)?;
         Ok(Loaded {
             executable: Arc::new(executable),
             signatures: vec![signature],

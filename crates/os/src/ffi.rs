@@ -71,9 +71,19 @@ pub fn splits_file_reads() -> bool {
 /// The CPU time that this thread has used.
 #[must_use]
 pub fn thread_cpu_time() -> Option<Duration> {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The CPU time that all threads of this process have used.
+#[must_use]
+pub fn process_cpu_time() -> Option<Duration> {
+    time_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn time_of(clock: libc::clockid_t) -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a plain system call, which writes to the structure.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
     let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
     (status == 0).then(|| Duration::new(seconds, nanos))
 }

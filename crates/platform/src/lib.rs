@@ -133,6 +133,21 @@ pub trait ModelLoader: Send + Sync {
         executable.optimized(number)
     }
 
+    /// Makes a form of the model in `folder` that runs in another engine ([`LoadOptions::as_other_engine`]) where that is
+    /// known to compute the same, and else is `present`, whose signatures are these. Blocks for as long as a load.
+    ///
+    /// # Errors
+    /// What the engine reports.
+    fn in_other_engine(
+        &self,
+        _folder: &Path,
+        _options: &LoadOptions,
+        _signatures: &[Signature],
+        _present: &Arc<dyn Executable>,
+    ) -> Result<Optimization> {
+        Ok(Optimization::Unknown)
+    }
+
     /// What the files around the model declare, for the protocol that knows their format.
     ///
     /// # Errors
@@ -268,6 +283,9 @@ pub struct LoadOptions {
     /// Make this other form of the model, too, and run only that ([`Executable::optimized`]). Platforms ignore it: it is
     /// for the process in which the crate `probe` tries it.
     pub form: Option<usize>,
+    /// Load a model of another platform, which runs there, too, and answers what this platform may compute differently.
+    /// OpenVINO does this with SavedModels; others ignore it.
+    pub as_other_engine: bool,
     /// Run the model in a process of its own, which messages call by this name. Platforms ignore it:
     /// the crate `probe` wraps them.
     pub isolated_as: Option<String>,
@@ -310,6 +328,7 @@ impl Default for LoadOptions {
             images: None,
             ops: OpPolicy::default(),
             form: None,
+            as_other_engine: false,
             isolated_as: None,
             runner: RunnerOptions::default(),
         }
@@ -393,6 +412,11 @@ pub trait Executable: Send + Sync {
         None
     }
 
+    /// The CPU time that all runs have taken in other processes; `None` if they take none there.
+    fn other_cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether there may be other forms of this model.
     fn may_have_other_forms(&self) -> bool {
         false
@@ -440,6 +464,8 @@ pub struct OptimizedModel {
     pub executable: Arc<dyn Executable>,
     /// What is different, in words.
     pub what: String,
+    /// The number of the only signature that is different; `None` if all may be.
+    pub only: Option<usize>,
     /// Whether there is no form with a higher number.
     pub is_last: bool,
 }

@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,6 +58,7 @@ pub(crate) fn load(
         model: model.to_owned(),
         state: Mutex::new(ProcessState::Running(Arc::new(process))),
         changed: Condvar::new(),
+        cpu_nanos: AtomicU64::new(0),
     });
     let supervisor = Supervisor {
         isolated: Arc::clone(&isolated),
@@ -213,6 +215,8 @@ struct Isolated {
     model: String,
     state: Mutex<ProcessState>,
     changed: Condvar,
+    /// The CPU time of all runs.
+    cpu_nanos: AtomicU64,
 }
 
 enum ProcessState {
@@ -343,7 +347,14 @@ fn request(kind: u32, signature: usize, inputs: &[Tensor], options: RunOptions) 
 impl Executable for IsolatedExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let frame = request(kind::RUN, signature, inputs, options);
-        Ok(self.0.run(&frame, options.timeout)?.tensors)
+        let answer = self.0.run(&frame, options.timeout)?;
+        let [nanos, ..] = answer.numbers;
+        self.0.cpu_nanos.fetch_add(nanos, Ordering::Relaxed);
+        Ok(answer.tensors)
+    }
+
+    fn other_cpu_time(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.0.cpu_nanos.load(Ordering::Relaxed)))
     }
 
     /// Its process can be stopped from outside.
@@ -408,7 +419,7 @@ impl Supervisor {
             }
             process.end();
             let model = &self.isolated.model;
-            log::error!("{model}: its process {how}; its requests fail until it runs again");
+            log::error!("{model}: its process {how}; runs there fail until it runs again");
             loop {
                 if !self.sleep(pause) {
                     return;

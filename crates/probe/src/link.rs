@@ -107,6 +107,7 @@ impl HostLink {
             base64_images: options.images.map(|images| images == ImageEncoding::Base64Url),
             isolated: options.isolated_as.is_some(),
             form: options.form,
+            as_other_engine: options.as_other_engine,
         })
     }
 

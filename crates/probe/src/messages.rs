@@ -26,6 +26,8 @@ pub(crate) struct ProbeRequest {
     pub(crate) isolated: bool,
     /// The other form of the version that is run; `None` for the version as it is loaded.
     pub(crate) form: Option<usize>,
+    /// Whether it is loaded by another platform than its own.
+    pub(crate) as_other_engine: bool,
 }
 
 impl ProbeRequest {
@@ -36,6 +38,7 @@ impl ProbeRequest {
             threads: self.threads,
             images: self.base64_images.map(images),
             ops: OpPolicy { deny: self.deny_ops.clone(), allow: self.allow_ops.clone() },
+            as_other_engine: self.as_other_engine,
             ..LoadOptions::default()
         }
     }

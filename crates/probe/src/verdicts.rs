@@ -99,8 +99,16 @@ impl Verdicts {
             platform.runtime.custom_ops().into_iter().map(|library| library.path).collect();
         let (program, name, gpu) = (env!("CARGO_PKG_VERSION"), platform.info.name, self.gpu);
         // The load checks the operations itself, and models in Python are not probed.
-        let LoadOptions { tags, threads: _, images, ops: _, form, isolated_as: _, runner: _ } =
-            options;
+        let LoadOptions {
+            tags,
+            threads: _,
+            images,
+            ops: _,
+            form,
+            as_other_engine: _,
+            isolated_as: _,
+            runner: _,
+        } = options;
         let form = form.map_or(String::new(), |number| format!("form {number}\n"));
         format!("{program}\n{name}\n{runtime}\n{ops:?}\n{tags:?}\n{images:?}\n{gpu}\n{form}")
     }

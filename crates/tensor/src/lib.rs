@@ -39,6 +39,7 @@ pub mod names;
 pub mod priority;
 pub mod random;
 mod rows;
+pub mod same;
 mod shape;
 mod signature;
 mod strings;

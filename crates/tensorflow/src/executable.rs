@@ -99,6 +99,7 @@ impl Executable for SavedModelExecutable {
         Ok(Optimization::Made(OptimizedModel {
             executable,
             what: frozen.what,
+            only: None,
             is_last: frozen.is_last,
         }))
     }

@@ -65,6 +65,7 @@ fn run_job(arguments: Arguments, environment: &Environment) -> Result<u8> {
     let config = config.with_stderr_for_libraries();
     let host = probe_host::settings(&config);
     let platforms = probed(platforms::built_in(&config), &config.probe, host);
+    let platforms = platforms::with_engines(platforms);
     raise_descriptor_limit();
     let stop = Arc::new(AtomicBool::new(false));
     // The run ends when its batches are done.

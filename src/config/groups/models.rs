@@ -11,7 +11,8 @@ use crate::config::units::{ByteSize, CommaSeparated, HumanDuration};
 use crate::config::value::SettingValue;
 use crate::config::written::WrittenValue;
 use crate::config::{
-    BatchConfig, BatchMode, BatchParameters, Images, OptimizeMode, PLATFORMS, VersionTransition,
+    BatchConfig, BatchMode, BatchParameters, EngineChoice, Images, OptimizeMode, PLATFORMS,
+    VersionTransition,
 };
 use tensorserve_core::comparison::MAX_SLOWDOWN;
 use tensorserve_core::config::ReleaseConfig;
@@ -222,6 +223,16 @@ settings! {
             "fast" => OptimizeMode::Fast
         )]
         optimize: String,
+        /// What runs the models of TensorFlow: tensorflow; openvino, in a process of its own, for what it is known
+        /// to compute alike and within 1e-3; or auto, which takes OpenVINO where it needs at most 0.85 of the CPU time
+        #[arg(value_name = "ENGINE")]
+        #[one_of(
+            is_not, EngineChoice:
+            "tensorflow" => EngineChoice::TensorFlow,
+            "openvino" => EngineChoice::OpenVino,
+            "auto" => EngineChoice::Auto
+        )]
+        engine: String,
     }
 }
 

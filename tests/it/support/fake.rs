@@ -395,6 +395,17 @@ impl ModelLoader for Fake {
         folder.join(MARKER).is_file()
     }
 
+    /// The same form as within the engine.
+    fn in_other_engine(
+        &self,
+        _folder: &Path,
+        _options: &LoadOptions,
+        _signatures: &[Signature],
+        present: &Arc<dyn Executable>,
+    ) -> Result<Optimization> {
+        present.optimized(0)
+    }
+
     fn check(&self, folder: &Path) -> Completeness {
         let model = match read(folder) {
             Ok(model) => model,
@@ -512,6 +523,7 @@ impl Executable for FakeExecutable {
         Ok(Optimization::Made(OptimizedModel {
             executable,
             what: "another form".to_owned(),
+            only: None,
             is_last: true,
         }))
     }

@@ -181,8 +181,13 @@ pub fn model_processes(server: &Process) -> Vec<u32> {
 
 /// Ends a process at once.
 pub fn kill(id: u32) {
-    let killed = Command::new("kill").args(["-s", "KILL", &id.to_string()]).status();
-    assert!(killed.expect("kill").success());
+    signal(id, "KILL");
+}
+
+/// Sends a process a signal.
+pub fn signal(id: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &id.to_string()]).status();
+    assert!(sent.expect("kill").success());
 }
 
 /// Whether a process runs or is stopped.

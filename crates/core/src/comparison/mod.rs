@@ -3,18 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use tensorserve_tensor::{DType, Tensor};
+use tensorserve_tensor::{DType, Tensor, same};
 
 mod rules;
-mod same;
 mod scores;
 mod signatures;
 
 pub use self::rules::{MAX_SLOWDOWN, ReleaseRules, WrittenRules};
-pub(crate) use self::same::{Tolerance, difference, same_outputs};
 pub use self::scores::ScoreShift;
 use self::scores::Scores;
 pub use self::signatures::SignatureChanges;
+pub(crate) use tensorserve_tensor::same::{Tolerance, difference, same_outputs};
 
 /// What must hold for an output over all requests. Without any of it, values of each request may differ as much as
 /// two exports of the same model usually do: by 1e-3 of the largest magnitude, or 2e-2 for floats of 2 bytes.

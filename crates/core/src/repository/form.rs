@@ -2,10 +2,11 @@
 //! known of that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::config::OptimizeMode;
+use crate::config::{EngineChoice, OptimizeMode};
 use tensorserve_platform::{Executable, Profiled, RunOptions};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
@@ -47,6 +48,10 @@ impl Executable for SwitchedExecutable {
         self.0.load().obstacle()
     }
 
+    fn other_cpu_time(&self) -> Option<Duration> {
+        self.0.load().other_cpu_time()
+    }
+
     fn profile(
         &self,
         signature: usize,
@@ -82,46 +87,77 @@ pub struct OptimizedForm {
     pub cpu: f64,
 }
 
-/// The other form of a version: whether one is wanted, and what is known of it.
-pub(super) struct VersionOptimization {
-    mode: OptimizeMode,
-    state: Mutex<OptimizationState>,
+/// The other forms that a version may have, in the order in which they are made: each is compared with the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FormKind {
+    /// With less work in its own engine.
+    Optimized,
+    /// In another engine.
+    OtherEngine,
 }
 
-impl VersionOptimization {
-    pub(super) fn new(mode: OptimizeMode) -> Self {
-        let state = match mode {
-            OptimizeMode::Off => OptimizationState::Unchanged("optimize is off".to_owned()),
-            OptimizeMode::Exact | OptimizeMode::Fast => OptimizationState::Waiting,
+impl FormKind {
+    pub(super) const ALL: [FormKind; 2] = [FormKind::Optimized, FormKind::OtherEngine];
+}
+
+/// The other forms of a version: which are wanted, and what is known of each.
+pub(super) struct VersionForms {
+    mode: OptimizeMode,
+    engine: EngineChoice,
+    states: Mutex<[OptimizationState; FormKind::ALL.len()]>,
+}
+
+impl VersionForms {
+    pub(super) fn new(mode: OptimizeMode, engine: EngineChoice) -> Self {
+        let state = |is_wanted: bool, setting: &str| match is_wanted {
+            true => OptimizationState::Waiting,
+            false => OptimizationState::Unchanged(setting.to_owned()),
         };
-        VersionOptimization { mode, state: Mutex::new(state) }
+        let states = [
+            state(mode != OptimizeMode::Off, "optimize is off"),
+            state(engine != EngineChoice::TensorFlow, "engine is tensorflow"),
+        ];
+        VersionForms { mode, engine, states: Mutex::new(states) }
     }
 
     /// What was found.
-    pub(super) fn state(&self) -> OptimizationState {
-        self.lock().clone()
+    pub(super) fn state(&self, kind: FormKind) -> OptimizationState {
+        let [optimized, other_engine] = &*self.lock();
+        match kind {
+            FormKind::Optimized => optimized.clone(),
+            FormKind::OtherEngine => other_engine.clone(),
+        }
     }
 
-    /// Whether and how another form is wanted.
     pub(super) fn mode(&self) -> OptimizeMode {
         self.mode
     }
 
-    pub(super) fn set(&self, state: OptimizationState) {
-        *self.lock() = state;
+    pub(super) fn engine(&self) -> EngineChoice {
+        self.engine
     }
 
-    /// Whether somebody has to look for it. Nobody else will be told so.
+    pub(super) fn set(&self, kind: FormKind, state: OptimizationState) {
+        let [optimized, other_engine] = &mut *self.lock();
+        match kind {
+            FormKind::Optimized => *optimized = state,
+            FormKind::OtherEngine => *other_engine = state,
+        }
+    }
+
+    /// Whether somebody has to look for forms. Nobody else will be told so.
     pub(super) fn begin(&self) -> bool {
-        let mut state = self.lock();
-        let begins = *state == OptimizationState::Waiting;
-        if begins {
-            *state = OptimizationState::Running;
+        let mut begins = false;
+        for state in &mut *self.lock() {
+            if *state == OptimizationState::Waiting {
+                *state = OptimizationState::Running;
+                begins = true;
+            }
         }
         begins
     }
 
-    fn lock(&self) -> MutexGuard<'_, OptimizationState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, [OptimizationState; FormKind::ALL.len()]> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

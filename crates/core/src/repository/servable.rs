@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-use super::form::{OptimizationState, SwitchedExecutable, VersionOptimization};
+use super::form::{FormKind, OptimizationState, SwitchedExecutable, VersionForms};
 use super::samples;
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
@@ -16,7 +16,7 @@ use crate::batch::{
     BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, Runaways, SignatureTraits,
 };
 use crate::cache::{ResponseCache, VersionCache};
-use crate::config::{BatchConfig, Images, ModelConfig};
+use crate::config::{BatchConfig, EngineChoice, Images, ModelConfig};
 use crate::metrics::{Metrics, VersionMetrics};
 use tensorserve_platform::{
     Executable, ExternalOp, LoadOptions, Loaded, ModelLoader, Optimization, Packaging, Platform,
@@ -45,7 +45,7 @@ pub(super) struct LoadedVersion {
     pub(super) signatures: Arc<[Signature]>,
     packaging: Option<Packaging>,
     pub(super) executable: Arc<SwitchedExecutable>,
-    pub(super) optimization: VersionOptimization,
+    pub(super) forms: VersionForms,
     /// What has loaded it, and how.
     loader: Arc<dyn ModelLoader>,
     options: LoadOptions,
@@ -212,7 +212,7 @@ impl VersionLoad<'_> {
             signatures: loaded.signatures.into(),
             packaging,
             executable: Arc::clone(&executable),
-            optimization: VersionOptimization::new(self.config.optimize),
+            forms: VersionForms::new(self.config.optimize, self.config.engine),
             loader: Arc::clone(&self.platform.loader),
             options,
             steps: steps.into_iter().map(|steps| steps.map(Arc::new)).collect(),
@@ -261,6 +261,33 @@ impl LoadedVersion {
             return Ok(Optimization::Unknown);
         }
         self.loader.optimized(&self.folder, &self.options, &*present, number)
+    }
+
+    /// Makes a form of this kind. Blocks for about as long as two loads.
+    ///
+    /// # Errors
+    /// What the runtime reports.
+    pub(super) fn form(&self, kind: FormKind, number: usize) -> Result<Optimization> {
+        match kind {
+            FormKind::Optimized => self.optimized(number),
+            FormKind::OtherEngine => self.in_other_engine(),
+        }
+    }
+
+    /// Makes its form in another engine. Blocks for about as long as a load.
+    ///
+    /// # Errors
+    /// What the engine reports.
+    pub(super) fn in_other_engine(&self) -> Result<Optimization> {
+        let signatures: Vec<Signature> = self.model_signatures().cloned().collect();
+        let (options, present) = (self.named_options(), self.executable.current());
+        self.loader.in_other_engine(&self.folder, &options, &signatures, &present)
+    }
+
+    /// The options of its load, with its name for messages of a process.
+    fn named_options(&self) -> LoadOptions {
+        let name = format!("model {:?} version {}", self.model, self.version);
+        LoadOptions { isolated_as: Some(name), ..self.options.clone() }
     }
 
     /// Its signatures as the model has them: without pre- and post-processing.
@@ -445,7 +472,15 @@ impl Servable {
     /// What is known of another form of it that takes less CPU time.
     #[must_use]
     pub fn optimization(&self) -> OptimizationState {
-        self.loaded.optimization.state()
+        self.loaded.forms.state(FormKind::Optimized)
+    }
+
+    /// What is known of it in another engine; `None` if it is to have none.
+    #[must_use]
+    pub fn other_engine(&self) -> Option<OptimizationState> {
+        let forms = &self.loaded.forms;
+        let is_wanted = forms.engine() != EngineChoice::TensorFlow;
+        is_wanted.then(|| forms.state(FormKind::OtherEngine))
     }
 
     /// Requests in its queues, waiting or running.
@@ -531,6 +566,7 @@ fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
         tags: config.tags.clone(),
         ops: config.ops.clone(),
         form: None,
+        as_other_engine: false,
         isolated_as: None,
         runner: config.runner.clone(),
         images: match config.images {

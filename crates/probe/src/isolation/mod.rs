@@ -28,7 +28,8 @@ pub(crate) mod kind {
 
 /// Kinds of answers.
 pub(crate) mod reply {
-    /// The tensors are the outputs, and the text is the profile, if one was asked for.
+    /// The tensors are the outputs, and the text is the profile, if one was asked for. The number is the CPU time of the
+    /// process meanwhile, in nanoseconds: also that of runs at the same time.
     pub(crate) const DONE: u32 = 16;
     /// The number is the error's code, and the text its message.
     pub(crate) const FAILED: u32 = 17;

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-use tensorserve_os::exit_now;
 use tensorserve_os::fork::fork;
+use tensorserve_os::{exit_now, process_cpu_time};
 use tensorserve_platform::{Executable, Platforms, RunOptions, unset};
 use tensorserve_tensor::error::{Error, Result};
 
@@ -127,8 +127,12 @@ fn run(request: &ChannelFrame, executable: &dyn Executable) -> Result<ChannelFra
         timeout: (timeout != 0).then(|| Duration::from_nanos(timeout)),
     };
     if request.kind == kind::RUN {
+        let began = process_cpu_time();
         let tensors = executable.run(signature, &request.tensors, options)?;
-        return Ok(ChannelFrame { kind: reply::DONE, tensors, ..ChannelFrame::default() });
+        let took = process_cpu_time().zip(began).map(|(end, began)| end.saturating_sub(began));
+        let nanos = took.map_or(0, |took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let numbers = [nanos, 0, 0];
+        return Ok(ChannelFrame { kind: reply::DONE, numbers, tensors, ..ChannelFrame::default() });
     }
     let (tensors, runs) = executable.profile(signature, &request.tensors, options)?;
     let runs: Vec<OpRunDescription> = runs.into_iter().map(OpRunDescription::from).collect();

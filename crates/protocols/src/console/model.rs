@@ -50,6 +50,8 @@ struct VersionDetail {
     path: Option<String>,
     warm_up: Option<WarmUpView>,
     optimization: Option<OptimizationView>,
+    /// The same in another engine, if the setting `engine` asks for one.
+    other_engine: Option<OptimizationView>,
     batching: Option<BatchingView>,
     /// For a model of MLflow: the names of the columns that it declares, none if it declares no columns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +97,7 @@ struct OptimizationView {
     /// The results that were compared and found to be the same; only where it is optimized.
     #[serde(skip_serializing_if = "Option::is_none")]
     compared: Option<usize>,
-    /// Its CPU time as a share of that of the version as it was loaded; only where it is optimized.
+    /// Its CPU time as a share of that of the form before; only where it is optimized.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<f64>,
 }
@@ -200,6 +202,7 @@ impl VersionDetail {
                 path: None,
                 warm_up: None,
                 optimization: None,
+                other_engine: None,
                 batching: None,
                 mlflow_columns: None,
                 trial: None,
@@ -212,6 +215,7 @@ impl VersionDetail {
             path: is_admin.then(|| handle.folder().to_string_lossy().into_owned()),
             warm_up: Some(WarmUpView::new(handle)),
             optimization: Some(OptimizationView::new(handle.optimization())),
+            other_engine: handle.other_engine().map(OptimizationView::new),
             batching: Some(BatchingView::new(handle.batching())),
             mlflow_columns: handle.packaging::<MlflowModel>().map(|model| columns(&model)),
             trial: None,

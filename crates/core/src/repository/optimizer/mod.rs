@@ -2,6 +2,7 @@
 //! it was loaded; its other form is made afterwards, at low priority, and takes over once it has been shown to compute
 //! the same and to take less time. Otherwise the version stays as it is, and its status says why.
 
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,11 +13,13 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use self::proof::TwoForms;
-use super::form::{OptimizationState, OptimizedForm};
+use self::proof::{TwoForms, Worth};
+use self::watched::WatchedExecutable;
+use super::form::{FormKind, OptimizationState, OptimizedForm, VersionForms};
 use super::servable::LoadedVersion;
 use super::{Servable, ServingTable, TrialSources, VersionFiles};
-use crate::config::OptimizeMode;
+use crate::comparison::Tolerance;
+use crate::config::{EngineChoice, OptimizeMode};
 use crate::metrics::{Metrics, OptimizingVersion};
 use tensorserve_os as os;
 use tensorserve_platform::{Executable, Optimization, OptimizedModel};
@@ -24,6 +27,7 @@ use tensorserve_tensor::{Signature, Tensor};
 
 mod proof;
 mod samples;
+mod watched;
 
 /// The most recorded requests that are compared.
 const MOST_RECORDED: usize = 200;
@@ -43,6 +47,8 @@ struct OptimizationJob {
     files: Arc<dyn VersionFiles>,
     /// The files of its request log, the newest first.
     logs: Vec<PathBuf>,
+    /// The inputs of recorded requests, with the numbers of their signatures, once they are read.
+    recorded: OnceCell<Vec<(usize, Vec<Tensor>)>>,
     _counted: OptimizingVersion,
 }
 
@@ -56,7 +62,7 @@ impl Optimizer {
         metrics: &Metrics,
         logs: impl FnOnce() -> Vec<PathBuf>,
     ) {
-        if !servable.loaded.optimization.begin() {
+        if !servable.loaded.forms.begin() {
             return;
         }
         let jobs = self.jobs.get_or_init(|| start(Arc::clone(&self.is_stopped)));
@@ -64,7 +70,8 @@ impl Optimizer {
         if let Some(jobs) = jobs {
             let _counted = metrics.optimizing();
             let (table, logs) = (Arc::clone(table), logs());
-            let _ = jobs.send(OptimizationJob { version, table, files, logs, _counted });
+            let recorded = OnceCell::new();
+            let _ = jobs.send(OptimizationJob { version, table, files, logs, recorded, _counted });
         }
     }
 
@@ -90,11 +97,17 @@ fn work(jobs: &Receiver<OptimizationJob>, is_stopped: &AtomicBool) {
         if is_stopped.load(Relaxed) {
             return;
         }
-        let found = catch_unwind(AssertUnwindSafe(|| job.run(is_stopped)));
-        let found = found.unwrap_or_else(|_| {
-            Some(OptimizationState::Unchanged("internal error; see the server log".to_owned()))
-        });
-        job.end(found);
+        for kind in FormKind::ALL {
+            let found = catch_unwind(AssertUnwindSafe(|| job.run(kind, is_stopped)));
+            job.end(
+                kind,
+                found.unwrap_or_else(|_| {
+                    Some(OptimizationState::Unchanged(
+                        "internal error; see the server log".to_owned(),
+                    ))
+                }),
+            );
+        }
         // The form that is not needed any more, and what making the other one took.
         os::release_memory();
     }
@@ -102,7 +115,7 @@ fn work(jobs: &Receiver<OptimizationJob>, is_stopped: &AtomicBool) {
 
 impl OptimizationJob {
     /// Publishes what was found, unless the version is gone.
-    fn end(&self, found: Option<OptimizationState>) {
+    fn end(&self, kind: FormKind, found: Option<OptimizationState>) {
         let (Some(version), Some(found)) = (self.version.upgrade(), found) else {
             return;
         };
@@ -117,21 +130,25 @@ impl OptimizationJob {
             }
             OptimizationState::Waiting | OptimizationState::Running => {}
         }
-        version.optimization.set(found);
+        version.forms.set(kind, found);
     }
 
-    /// Makes other forms until one computes the same, and lets it take over if it is worth it. `None` if the version is
-    /// gone. Blocks.
-    fn run(&self, is_stopped: &AtomicBool) -> Option<OptimizationState> {
+    /// Makes forms of this kind until one computes the same, and lets it take over if it is worth it. `None` if none is
+    /// wanted or the version is gone. Blocks.
+    fn run(&self, kind: FormKind, is_stopped: &AtomicBool) -> Option<OptimizationState> {
         let unchanged = |why: String| Some(OptimizationState::Unchanged(why));
-        if !self.version.upgrade()?.is_warmed() {
+        let version = self.version.upgrade()?;
+        if version.forms.state(kind) != OptimizationState::Running {
+            return None;
+        }
+        if !version.is_warmed() {
             return unchanged("it was not warmed up (warm_up is false)".to_owned());
         }
-        let mut recorded = None;
+        let (tolerance, worth) = demands(kind, &version.forms);
+        drop(version);
         let mut first = None;
         for number in 0.. {
-            let version = self.version.upgrade()?;
-            let OptimizedModel { executable, what, is_last } = match version.optimized(number) {
+            let made = match self.version.upgrade()?.form(kind, number) {
                 Ok(Optimization::Made(made)) => made,
                 Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
                 Ok(Optimization::Unknown) => {
@@ -139,30 +156,43 @@ impl OptimizationJob {
                 }
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };
-            let mode = version.optimization.mode();
-            drop(version);
-            let recorded = match &mut recorded {
-                Some(recorded) => recorded,
-                none => none.insert(self.recorded(is_stopped)?),
-            };
-            let compared = match self.compare(&executable, mode, recorded, is_stopped)? {
+            let compared = match self.compare(&made, tolerance, is_stopped)? {
                 Ok(compared) => compared,
                 Err(why) => {
-                    let first = first.get_or_insert(format!("{what}, but {why}"));
-                    if is_last {
+                    let first = first.get_or_insert(format!("{}, but {why}", made.what));
+                    if made.is_last {
                         return unchanged(first.clone());
                     }
                     continue;
                 }
             };
-            let cpu = match proof::worth(&self.shares(&executable, is_stopped)?) {
+            let OptimizedModel { executable, what, .. } = &made;
+            let cpu = match worth.of(&self.shares(&made, is_stopped)?) {
                 Ok(cpu) => cpu,
                 Err(why) => return unchanged(format!("{what}, but {why}")),
             };
-            self.version.upgrade()?.executable.switch(executable);
-            return Some(OptimizationState::Optimized(OptimizedForm { what, compared, cpu }));
+            self.take_over(kind, executable)?;
+            return Some(OptimizationState::Optimized(OptimizedForm {
+                what: what.clone(),
+                compared,
+                cpu,
+            }));
         }
         None
+    }
+
+    /// Lets a form run from now on. `None` if the version is gone.
+    fn take_over(&self, kind: FormKind, form: &Arc<dyn Executable>) -> Option<()> {
+        let version = self.version.upgrade()?;
+        let form = match kind {
+            FormKind::Optimized => Arc::clone(form),
+            FormKind::OtherEngine => {
+                let own = version.executable.current();
+                Arc::new(WatchedExecutable::new(Arc::downgrade(&version), own, Arc::clone(form)))
+            }
+        };
+        version.executable.switch(form);
+        Some(())
     }
 
     /// The version in its present form, as long as it is wanted.
@@ -175,20 +205,26 @@ impl OptimizationJob {
     /// same. `None` if the version is gone.
     fn compare(
         &self,
-        other: &Arc<dyn Executable>,
-        mode: OptimizeMode,
-        recorded: &[(usize, Vec<Tensor>)],
+        made: &OptimizedModel,
+        tolerance: Tolerance,
         is_stopped: &AtomicBool,
     ) -> Option<Result<usize, String>> {
-        let signatures = self.signatures()?;
+        let (signatures, other) = (self.signatures()?, &made.executable);
+        let recorded = match self.recorded.get() {
+            Some(recorded) => recorded,
+            None => {
+                let recorded = self.read_recorded(is_stopped)?;
+                self.recorded.get_or_init(|| recorded)
+            }
+        };
         let mut compared = 0;
-        for (index, signature) in called(&signatures) {
+        for (index, signature) in called(&signatures, made.only) {
             let mut telling = 0;
             let recorded = recorded.iter().filter(|(number, _)| *number == index);
             for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
                 let began = Instant::now();
                 let forms = TwoForms { present: &self.present(is_stopped)?, other };
-                match forms.compare((index, signature), &inputs, mode) {
+                match forms.compare((index, signature), &inputs, tolerance) {
                     Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
                     Err(why) => return Some(Err(why)),
                 }
@@ -206,19 +242,19 @@ impl OptimizationJob {
     }
 
     /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
-    fn shares(&self, other: &Arc<dyn Executable>, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
+    fn shares(&self, made: &OptimizedModel, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
         let signatures = self.signatures()?;
         let mut shares = Vec::new();
-        for signature in called(&signatures) {
-            let forms = TwoForms { present: &self.present(is_stopped)?, other };
+        for signature in called(&signatures, made.only) {
+            let forms = TwoForms { present: &self.present(is_stopped)?, other: &made.executable };
             shares.extend(forms.shares(signature, &goes_on));
         }
         goes_on().then_some(shares)
     }
 
     /// The inputs of recorded requests: beside the version, and of its request log. `None` if the version is gone.
-    fn recorded(&self, is_stopped: &AtomicBool) -> Option<Vec<(usize, Vec<Tensor>)>> {
+    fn read_recorded(&self, is_stopped: &AtomicBool) -> Option<Vec<(usize, Vec<Tensor>)>> {
         let servable = self.servable()?;
         let sources = TrialSources {
             model: servable.model(),
@@ -261,8 +297,26 @@ impl OptimizationJob {
 }
 
 /// The signatures that requests call and that can be compared, with their numbers: what initializes a model changes it.
-fn called(signatures: &[Signature]) -> impl Iterator<Item = (usize, &Signature)> {
-    signatures.iter().enumerate().filter(|(_, signature)| signature.read_only)
+fn called(
+    signatures: &[Signature],
+    only: Option<usize>,
+) -> impl Iterator<Item = (usize, &Signature)> {
+    let all = signatures.iter().enumerate().filter(|(_, signature)| signature.read_only);
+    all.filter(move |(number, _)| only.is_none_or(|only| only == *number))
+}
+
+/// How equal a form must be, and how much less CPU time it must take.
+fn demands(kind: FormKind, forms: &VersionForms) -> (Tolerance, Worth) {
+    match (kind, forms.mode(), forms.engine()) {
+        (FormKind::Optimized, OptimizeMode::Fast, _) => (Tolerance::Versions, Worth::OPTIMIZED),
+        (FormKind::Optimized, OptimizeMode::Exact | OptimizeMode::Off, _) => {
+            (Tolerance::None, Worth::OPTIMIZED)
+        }
+        (FormKind::OtherEngine, _, EngineChoice::OpenVino) => (Tolerance::Versions, Worth::ANY),
+        (FormKind::OtherEngine, _, EngineChoice::Auto | EngineChoice::TensorFlow) => {
+            (Tolerance::Versions, Worth::OTHER_ENGINE)
+        }
+    }
 }
 
 /// Rests for as long as the work since `began` took: requests come first.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::samples::ComparedInputs;
 use crate::comparison::{Tolerance, difference, same_outputs};
-use crate::config::OptimizeMode;
 use tensorserve_os as os;
 use tensorserve_platform::{Executable, RunOptions, irregular_inputs};
 use tensorserve_tensor::error::Result;
@@ -15,9 +14,42 @@ use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 /// The longest run of a comparison, if it may never end.
 const LONGEST_RUN: Duration = Duration::from_secs(10);
 
-/// The other form must take at most this share of the CPU time, and in no case more than the second.
-const WORTH_IT: f64 = 0.95;
-const NEVER_MORE: f64 = 1.05;
+/// The shares of the CPU time that a form must take at most: on average, and for any request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Worth {
+    mean: f64,
+    most: f64,
+}
+
+impl Worth {
+    /// A form with less work.
+    pub(super) const OPTIMIZED: Self = Worth { mean: 0.95, most: 1.05 };
+    /// A form in another engine, which has its memory and a process.
+    pub(super) const OTHER_ENGINE: Self = Worth { mean: 0.85, most: 1.05 };
+    /// A form that is wanted in any case.
+    pub(super) const ANY: Self = Worth { mean: f64::INFINITY, most: f64::INFINITY };
+
+    /// The geometric mean of these shares of CPU time; an error says why they are not worth it.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn of(self, shares: &[f64]) -> Result<f64, String> {
+        if shares.is_empty() {
+            return Err("its CPU time could not be measured".to_owned());
+        }
+        let logs: f64 = shares.iter().map(|share| share.ln()).sum();
+        let mean = (logs / shares.len() as f64).exp();
+        let most = shares.iter().copied().fold(0.0, f64::max);
+        if mean > self.mean {
+            let limit = self.mean;
+            return Err(format!(
+                "it takes {mean:.2} of the CPU time, and must take at most {limit}"
+            ));
+        }
+        if most > self.most {
+            return Err(format!("it takes {most:.2} of the CPU time for some requests"));
+        }
+        Ok(mean)
+    }
+}
 
 /// Numbers of rows that are timed.
 const TIMED_ROWS: [usize; 2] = [1, 8];
@@ -34,24 +66,22 @@ pub(super) struct TwoForms<'f> {
 }
 
 impl TwoForms<'_> {
-    /// Compares the results of a run. Returns whether it has outputs; an error is the reason why they are not the same.
+    /// Compares the results of a run. Returns whether the other form has given outputs; an error is the reason why they are not the same.
     pub(super) fn compare(
         &self,
         (index, signature): (usize, &Signature),
         compared: &ComparedInputs,
-        mode: OptimizeMode,
+        tolerance: Tolerance,
     ) -> Result<bool, String> {
-        let tolerance = match mode {
-            OptimizeMode::Fast => Tolerance::Versions,
-            OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
-        };
         let timeout = (!signature.is_bounded).then_some(LONGEST_RUN);
         let options = RunOptions { threads: compared.threads, timeout };
         let present = self.present.run(index, &compared.inputs, options);
+        let before = self.other.other_cpu_time();
         let other = self.other.run(index, &compared.inputs, options);
         let what = match (present, other) {
             (Ok(present), Ok(other)) if same_outputs(&present, &other, tolerance) => {
-                return Ok(true);
+                // Another engine that has not run has shown nothing.
+                return Ok(before.is_none() || before != self.other.other_cpu_time());
             }
             (Err(present), Err(other)) if present.code() == other.code() => return Ok(false),
             (Ok(present), Ok(other)) => first_difference(signature, (&present, &other), tolerance),
@@ -79,9 +109,15 @@ impl TwoForms<'_> {
     /// `None` if the inputs are refused, or there is no time for it.
     fn share(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) -> Option<f64> {
         let timed = |executable: &Arc<dyn Executable>| -> Option<Duration> {
-            let began = os::thread_cpu_time()?;
+            let (began, elsewhere) = (os::thread_cpu_time()?, executable.other_cpu_time());
             executable.run(index, inputs, RunOptions { threads: 1, timeout: None }).ok()?;
-            Some(os::thread_cpu_time()?.saturating_sub(began))
+            let here = os::thread_cpu_time()?.saturating_sub(began);
+            match executable.other_cpu_time().zip(elsewhere) {
+                None => Some(here),
+                // What another engine does not run does not count.
+                Some((end, began)) if end == began => None,
+                Some((end, began)) => Some(here + end.saturating_sub(began)),
+            }
         };
         let (mut present, mut other) = (Vec::new(), Vec::new());
         let began = Instant::now();
@@ -142,36 +178,19 @@ pub(super) fn tells_enough(signature: &Signature, telling: usize) -> Result<(), 
     Ok(())
 }
 
-/// The geometric mean of these shares of CPU time; an error says why they are not worth it.
-#[allow(clippy::cast_precision_loss)]
-pub(super) fn worth(shares: &[f64]) -> Result<f64, String> {
-    if shares.is_empty() {
-        return Err("its CPU time could not be measured".to_owned());
-    }
-    let logs: f64 = shares.iter().map(|share| share.ln()).sum();
-    let mean = (logs / shares.len() as f64).exp();
-    let most = shares.iter().copied().fold(0.0, f64::max);
-    if mean > WORTH_IT {
-        return Err(format!(
-            "it takes {mean:.2} of the CPU time, and must take at most {WORTH_IT}"
-        ));
-    }
-    if most > NEVER_MORE {
-        return Err(format!("it takes {most:.2} of the CPU time for some requests"));
-    }
-    Ok(mean)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_what_takes_less_time_is_worth_it() {
-        assert!((worth(&[0.5, 0.72]).expect("worth it") - 0.6).abs() < 0.001);
-        assert_eq!(worth(&[0.9, 0.9, 0.9]).map(|mean| (mean * 100.0).round()), Ok(90.0));
+        assert!((Worth::OPTIMIZED.of(&[0.5, 0.72]).expect("worth it") - 0.6).abs() < 0.001);
+        assert_eq!(
+            Worth::OPTIMIZED.of(&[0.9, 0.9, 0.9]).map(|mean| (mean * 100.0).round()),
+            Ok(90.0)
+        );
         for shares in [&[][..], &[0.97, 0.96], &[0.5, 1.06]] {
-            assert!(worth(shares).is_err(), "{shares:?}");
+            assert!(Worth::OPTIMIZED.of(shares).is_err(), "{shares:?}");
         }
     }
 }

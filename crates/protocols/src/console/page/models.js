@@ -268,6 +268,7 @@ function versionDetail(version) {
 		["Files", bytes(version.memory_bytes)],
 		["Warm-up", warmUp(version.warm_up)],
 		["Optimization", optimization(version.optimization)],
+		["Other engine", optimization(version.other_engine)],
 		["Batching", batching(version.batching)],
 		["Outside the model", externalOps(version.external_ops)],
 		["Path", version.path],
@@ -290,7 +291,7 @@ function warmUp(warm) {
 	return warm.ran ? count(warm.records ?? 0, "recorded request") : "none";
 }
 
-/** Whether it runs in another form than it was loaded in. */
+/** Whether it runs in another form than it was loaded in, or in another engine. */
 function optimization(form) {
 	if (!form) return null;
 	const { state, text, compared, cpu } = form;
@@ -298,7 +299,8 @@ function optimization(form) {
 	if (state === "unchanged") return `none: ${text}`;
 	if (state !== "optimized") return null;
 	const same = count(compared, "equal result");
-	return `${text}; ${Math.round((1 - cpu) * 100)} % less CPU time, ${same}`;
+	const share = cpu > 1 ? `${Math.round((cpu - 1) * 100)} % more` : `${Math.round((1 - cpu) * 100)} % less`;
+	return `${text}; ${share} CPU time, ${same}`;
 }
 
 /** The operations that access files, the network or Python. */

@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 
-use tensorserve_tensor::{DType, Tensor};
+use crate::{DType, Tensor};
 
 /// How much outputs may differ and still be equal, as a fraction of the largest finite magnitude in
 /// that output. Integers, booleans, complex numbers and strings must be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tolerance {
+pub enum Tolerance {
     /// Outputs of one request, alone and in a batch: kernels add up in another order for another
     /// number of rows. Some tens of units in the last place; for 2-byte floats, which are mostly
     /// computed as floats of 4 bytes and rounded at the end, five.
@@ -22,7 +22,9 @@ pub(crate) enum Tolerance {
 }
 
 impl Tolerance {
-    pub(super) fn of(self, dtype: DType) -> f64 {
+    /// The fraction for tensors of this type.
+    #[must_use]
+    pub fn of(self, dtype: DType) -> f64 {
         let (batches, on_gpu, versions) = match dtype {
             DType::BFloat16 => (4e-2, 4e-2, 2e-2),
             DType::Half => (5e-3, 5e-3, 2e-2),
@@ -52,7 +54,7 @@ impl Tolerance {
 }
 
 /// Whether the outputs `b` are those of `a` except for rounding.
-pub(crate) fn same_outputs(a: &[Tensor], b: &[Tensor], tolerance: Tolerance) -> bool {
+pub fn same_outputs(a: &[Tensor], b: &[Tensor], tolerance: Tolerance) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_tensor(a, b, tolerance))
 }
 
@@ -74,7 +76,7 @@ fn same_tensor(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
 }
 
 /// What is different in `b` from `a` beyond the tolerance, in words; `None` if nothing is.
-pub(crate) fn difference(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> Option<String> {
+pub fn difference(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> Option<String> {
     if same_tensor(a, b, tolerance) {
         return None;
     }
@@ -100,7 +102,7 @@ fn are_equal(a: &[f64], b: &[f64]) -> bool {
 }
 
 /// The elements of a real floating-point tensor.
-pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+pub fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     let halves = || tensor.bytes().as_chunks::<2>().0.iter();
     match tensor.dtype() {
         DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
@@ -142,7 +144,7 @@ fn distance(a: f64, b: f64) -> f64 {
 }
 
 /// The largest distance between values of as many `b`, as a fraction of the largest finite magnitude in `a`.
-pub(super) fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
+pub fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
     let largest = a.iter().zip(b).fold(0f64, |most, (&a, &b)| most.max(distance(a, b)));
     if largest == 0.0 { 0.0 } else { largest / magnitude(a) }
 }
@@ -150,7 +152,7 @@ pub(super) fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_tensor::{Element, Shape, StringsBuilder, aligned_vec};
+    use crate::{Element, Shape, StringsBuilder, aligned_vec};
 
     fn pair<T: Element>(first: T, second: T) -> Vec<Tensor> {
         let mut values = aligned_vec(2);
