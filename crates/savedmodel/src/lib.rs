@@ -3,7 +3,7 @@
 //!
 //! * [`find`] finds a SavedModel, [`check()`] tells whether it is complete, and [`read`] reads its graph;
 //! * [`declared_signature`] is a signature as it is declared;
-//! * [`Graph`] finds what computes an output.
+//! * [`Graph`] finds what computes an output, and [`integers`] reads constants.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -11,6 +11,7 @@
 )]
 
 pub use self::check::check;
+pub use self::constants::integers;
 pub use self::declared::{declared_signature, has_marshalled_hooks, tensor_names};
 pub use self::files::{
     FILE, MAX_FILE_SIZE, TEXT_FILE, find, is_text, main_file, numbered_graph, read, read_main_file,
@@ -20,6 +21,7 @@ pub use self::graph::{Graph, PlacedNode, called_functions};
 
 mod bundle;
 mod check;
+mod constants;
 mod declared;
 mod files;
 mod graph;

@@ -175,8 +175,8 @@ impl VersionLoad<'_> {
     fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let mut options = load_options(self.config, threads);
         let is_isolated = self.config.isolated || self.platform.info.is_isolated;
-        options.isolated_as =
-            is_isolated.then(|| format!("model {:?} version {}", self.model, self.version));
+        let name = shown_name(self.model, self.version);
+        options.isolated_as = is_isolated.then(|| name.clone());
         let mut loaded = self.platform.loader.load(self.folder, &options)?;
         let executable = Arc::new(SwitchedExecutable::new(Arc::clone(&loaded.executable)));
         let packaging = self.platform.loader.packaging(self.folder)?;
@@ -186,7 +186,6 @@ impl VersionLoad<'_> {
         let metrics = self.metrics.version(self.model, self.version, &names);
         let limit = self.batcher.limit(self.model);
         limit.set(self.config.max_concurrent_requests);
-        let name = format!("model {:?} version {}", self.model, self.version);
         let runaways = Arc::new(Runaways::new(name, self.batcher.threads()));
         let queue = |(index, signature): (usize, &Signature)| {
             let mut traits = SignatureTraits::of(signature);
@@ -286,7 +285,7 @@ impl LoadedVersion {
 
     /// The options of its load, with its name for messages of a process.
     fn named_options(&self) -> LoadOptions {
-        let name = format!("model {:?} version {}", self.model, self.version);
+        let name = shown_name(&self.model, self.version);
         LoadOptions { isolated_as: Some(name), ..self.options.clone() }
     }
 
@@ -560,6 +559,11 @@ fn batching(config: &ModelConfig, folder: &Path, files: &dyn VersionFiles) -> Re
 }
 
 /// The platform's part of a model's settings.
+/// A version, in messages about its processes and runs.
+fn shown_name(model: &str, version: i64) -> String {
+    format!("model {model:?} version {version}")
+}
+
 fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     LoadOptions {
         threads,

@@ -93,9 +93,7 @@ impl InputGuard {
             return false;
         }
         match self {
-            InputGuard::Finite => {
-                input.values::<f32>().is_some_and(|values| values.iter().all(|it| it.is_finite()))
-            }
+            InputGuard::Finite => is_finite(input),
             InputGuard::Below(limit) => within(input, 0, limit.saturating_sub(1)),
             InputGuard::Of32Bits => within(input, i32::MIN.into(), i32::MAX.into()),
         }
@@ -172,8 +170,9 @@ fn about(spec: &TensorSpec, what: &str) -> Error {
 /// Whether outputs of a run are finite: what is not may be another number in TensorFlow.
 #[must_use]
 pub fn are_finite(outputs: &[Tensor]) -> bool {
-    let is_finite = |output: &Tensor| {
-        output.values::<f32>().is_some_and(|values| values.iter().all(|value| value.is_finite()))
-    };
     outputs.iter().all(is_finite)
+}
+
+fn is_finite(tensor: &Tensor) -> bool {
+    tensor.values::<f32>().is_some_and(|values| values.iter().all(|value| value.is_finite()))
 }

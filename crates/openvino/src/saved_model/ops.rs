@@ -4,7 +4,8 @@
 //! and positions, which come from constants and shapes, or the ids of a request, which operations may move and look up.
 
 use tensorserve_proto::tensorflow::attr_value::Value;
-use tensorserve_proto::tensorflow::{ConstantProto, NodeDef, TensorShapeProto};
+use tensorserve_proto::tensorflow::{NodeDef, TensorShapeProto};
+use tensorserve_savedmodel::integers;
 use tensorserve_tensor::DType;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -236,7 +237,7 @@ pub(super) fn apply(call: &OpCall<'_>) -> Result<OpOutcome> {
         "Pack" => call.joined(0, call.inputs.len()),
         "PadV2" => call.joined_floats(&[0, 2], &[1]),
         "Split" => {
-            call.numbers_at(&[0])?;
+            call.numbers_at([0])?;
             OpOutcome::only(call.input(1)?.moved())
         }
         "SplitV" => {
@@ -245,7 +246,7 @@ pub(super) fn apply(call: &OpCall<'_>) -> Result<OpOutcome> {
         }
         "Select" | "SelectV2" => call.select(),
         "Fill" => {
-            call.numbers_at(&[0])?;
+            call.numbers_at([0])?;
             OpOutcome::only(call.input(1)?.moved())
         }
         "ZerosLike" | "OnesLike" if call.input(0)?.is_floats() => OpOutcome::only(Known::floats()),
@@ -262,12 +263,8 @@ fn refuse<T>(why: &'static str) -> Result<T> {
 
 /// Refuses types that OpenVINO computes with others.
 fn check_types(node: &NodeDef) -> Result<()> {
-    let is_known = |number: i32| {
-        let one = DType::ALL.into_iter().find(|dtype| dtype.number() == number);
-        let is_plain =
-            matches!(one, Some(DType::Float | DType::Int32 | DType::Int64 | DType::Bool));
-        is_plain || number == RESOURCE
-    };
+    let plain = [DType::Float, DType::Int32, DType::Int64, DType::Bool].map(DType::number);
+    let is_known = |number: i32| plain.contains(&number) || number == RESOURCE;
     for (name, attribute) in &node.attr {
         let types = match &attribute.value {
             Some(Value::Type(number)) => std::slice::from_ref(number),
@@ -313,9 +310,9 @@ impl<'g> OpCall<'g> {
         self.inputs.get(index).ok_or_else(|| Error::unsupported("has fewer inputs than it needs"))
     }
 
-    fn numbers_at(&self, places: &[usize]) -> Result<()> {
+    fn numbers_at(&self, places: impl IntoIterator<Item = usize>) -> Result<()> {
         for place in places {
-            if !self.input(*place)?.is_numbers() {
+            if !self.input(place)?.is_numbers() {
                 return refuse("takes sizes or positions that depend on values of the request");
             }
         }
@@ -323,8 +320,7 @@ impl<'g> OpCall<'g> {
     }
 
     fn numbers_from(&self, first: usize) -> Result<()> {
-        let places: Vec<usize> = (first..self.inputs.len()).collect();
-        self.numbers_at(&places)
+        self.numbers_at(first..self.inputs.len())
     }
 
     fn of_floats(&self) -> Result<OpOutcome> {
@@ -389,7 +385,7 @@ impl<'g> OpCall<'g> {
             let rows = tensor.tensor_shape.as_ref().and_then(rows);
             return OpOutcome::only(Known::Floats { rows });
         }
-        let elements = elements(tensor).unwrap_or_default();
+        let elements = integers(tensor).unwrap_or_default();
         if !elements.iter().all(|element| i32::try_from(*element).is_ok()) {
             return refuse("is a constant with more than 32 bits");
         }
@@ -450,7 +446,7 @@ impl<'g> OpCall<'g> {
     }
 
     fn joined_floats(&self, floats: &[usize], numbers: &[usize]) -> Result<OpOutcome> {
-        self.numbers_at(numbers)?;
+        self.numbers_at(numbers.iter().copied())?;
         for index in floats {
             if !self.input(*index)?.is_floats() {
                 return refuse("takes something else than floats");
@@ -529,31 +525,6 @@ fn looked_up(ids: &IdOrigins, rows: i64) -> Result<OpOutcome> {
 fn rows(shape: &TensorShapeProto) -> Option<i64> {
     let first = shape.dim.first().filter(|_| !shape.unknown_rank)?;
     (first.size >= 0).then_some(first.size)
-}
-
-/// The integers or booleans of a constant that the file has: missing ones repeat the last.
-fn elements(tensor: &ConstantProto) -> Option<Vec<i64>> {
-    let content = &tensor.tensor_content;
-    let dtype = DType::ALL.into_iter().find(|dtype| dtype.number() == tensor.dtype)?;
-    let is_inline = content.is_empty();
-    if dtype == DType::Int32 {
-        return Some(match is_inline {
-            true => tensor.int_val.iter().map(|&it| it.into()).collect(),
-            false => {
-                content.as_chunks::<4>().0.iter().map(|&it| i32::from_le_bytes(it).into()).collect()
-            }
-        });
-    }
-    if dtype == DType::Int64 {
-        return Some(match is_inline {
-            true => tensor.int64_val.clone(),
-            false => content.as_chunks::<8>().0.iter().map(|&it| i64::from_le_bytes(it)).collect(),
-        });
-    }
-    (dtype == DType::Bool).then(|| match is_inline {
-        true => tensor.bool_val.iter().map(|&it| it.into()).collect(),
-        false => content.iter().map(|&it| it.into()).collect(),
-    })
 }
 
 #[cfg(test)]

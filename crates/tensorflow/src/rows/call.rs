@@ -5,6 +5,7 @@ use tensorserve_proto::tensorflow::{
     ConstantProto, FunctionDef, NameAttrList, NodeDef, TensorShapeProto,
 };
 use tensorserve_rows::{MAX_ELEMENTS, Size, Stop, Symbols, Value, unknown};
+use tensorserve_savedmodel::integers;
 use tensorserve_tensor::DType;
 
 /// Whether a number of `DataType` is that of integers or booleans.
@@ -177,16 +178,7 @@ pub(super) fn constant(tensor: &ConstantProto, symbols: &Symbols) -> Value {
 fn elements(tensor: &ConstantProto, dims: &[i64]) -> Option<Vec<i64>> {
     let count = dims.iter().try_fold(1i64, |count, size| count.checked_mul(*size))?;
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_ELEMENTS)?;
-    let content = &tensor.tensor_content;
-    let mut found: Vec<i64> = match tensor.dtype {
-        3 if content.is_empty() => tensor.int_val.iter().map(|&value| i64::from(value)).collect(),
-        3 => content.as_chunks::<4>().0.iter().map(|&b| i64::from(i32::from_le_bytes(b))).collect(),
-        9 if content.is_empty() => tensor.int64_val.clone(),
-        9 => content.as_chunks::<8>().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect(),
-        10 if content.is_empty() => tensor.bool_val.iter().map(|&value| i64::from(value)).collect(),
-        10 => content.iter().map(|&value| i64::from(value)).collect(),
-        _ => return None,
-    };
+    let mut found = integers(tensor)?;
     // Missing values repeat the last one.
     let last = found.last().copied().unwrap_or(0);
     found.truncate(count);
