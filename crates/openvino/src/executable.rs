@@ -12,6 +12,8 @@ use tensorserve_tensor::{Signature, Tensor, TensorSpec};
 /// A loaded model.
 pub(super) struct OpenVinoExecutable {
     inputs: Vec<TensorSpec>,
+    /// Whether a deadline cancels a run, which then takes place on a thread of the library.
+    is_cancelled: bool,
     pool: InstancePool<OvRequest>,
 }
 
@@ -20,7 +22,11 @@ impl OpenVinoExecutable {
     ///
     /// # Errors
     /// If the library does not find the inputs and outputs of the signature by their tensors' names, or has others.
-    pub(super) fn new(signature: &Signature, compiled: CompiledModel) -> Result<Self> {
+    pub(super) fn new(
+        signature: &Signature,
+        compiled: CompiledModel,
+        is_cancelled: bool,
+    ) -> Result<Self> {
         let ports = |place: PortPlace, declared: &[TensorSpec]| -> Result<Arc<[OvPort]>> {
             compiled.check_count(place, declared.len())?;
             declared.iter().map(|spec| compiled.port(place, spec)).collect()
@@ -31,6 +37,7 @@ impl OpenVinoExecutable {
         let make = move || compiled.request(&inputs, &outputs);
         Ok(OpenVinoExecutable {
             inputs: signature.inputs.clone(),
+            is_cancelled,
             pool: InstancePool::new(most, make)?,
         })
     }
@@ -76,7 +83,8 @@ fn beyond_32_bits(tensor: &Tensor) -> Option<String> {
 impl Executable for OpenVinoExecutable {
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         self.check(inputs)?;
-        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let timeout = options.timeout.filter(|_| self.is_cancelled);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let run = |request: &mut OvRequest| request.run(inputs, deadline);
         self.pool.with(|_| true, deadline, run).map_err(with_run_code)
     }

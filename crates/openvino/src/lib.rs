@@ -154,7 +154,7 @@ impl ModelLoader for OpenVino {
             let compiled = CompiledModel::new(&api, graph, files.weights()?, threads)?;
             (model.signature(), files.bytes(), compiled)
         };
-        let executable = OpenVinoExecutable::new(&signature, compiled)?;
+        let executable = OpenVinoExecutable::new(&signature, compiled, !options.as_other_engine)?;
         Ok(Loaded {
             executable: Arc::new(executable),
             signatures: vec![signature],
