@@ -4,42 +4,54 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ffi::{CompiledModel, OvPort, OvRequest, PortPlace};
+use super::fixed::{CopyFor, CopySource, FixedCopies};
 use tensorserve_platform::pool::InstancePool;
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+
+/// The requests of a compiled model, for one run each.
+pub(super) type RequestPool = InstancePool<OvRequest>;
+
+/// The requests of `compiled`, whose files declare `signature`.
+///
+/// # Errors
+/// If the library does not find the inputs and outputs of the signature by their tensors' names, or has others.
+pub(super) fn pool(signature: &Signature, compiled: CompiledModel) -> Result<RequestPool> {
+    let ports = |place: PortPlace, declared: &[TensorSpec]| -> Result<Arc<[OvPort]>> {
+        compiled.check_count(place, declared.len())?;
+        declared.iter().map(|spec| compiled.port(place, spec)).collect()
+    };
+    let inputs = ports(PortPlace::Input, &signature.inputs)?;
+    let outputs = ports(PortPlace::Output, &signature.outputs)?;
+    let (most, compiled) = (compiled.streams(), Arc::new(compiled));
+    InstancePool::new(most, move || compiled.request(&inputs, &outputs))
+}
 
 /// A loaded model.
 pub(super) struct OpenVinoExecutable {
     inputs: Vec<TensorSpec>,
     /// Whether a deadline cancels a run, which then takes place on a thread of the library.
     is_cancelled: bool,
-    pool: InstancePool<OvRequest>,
+    pool: RequestPool,
+    copies: Option<Arc<FixedCopies>>,
 }
 
 impl OpenVinoExecutable {
-    /// Runs `compiled`, whose files declare `signature`.
+    /// Runs `compiled`, whose files declare `signature`, within deadlines.
     ///
     /// # Errors
-    /// If the library does not find the inputs and outputs of the signature by their tensors' names, or has others.
-    pub(super) fn new(
-        signature: &Signature,
-        compiled: CompiledModel,
-        is_cancelled: bool,
-    ) -> Result<Self> {
-        let ports = |place: PortPlace, declared: &[TensorSpec]| -> Result<Arc<[OvPort]>> {
-            compiled.check_count(place, declared.len())?;
-            declared.iter().map(|spec| compiled.port(place, spec)).collect()
-        };
-        let inputs = ports(PortPlace::Input, &signature.inputs)?;
-        let outputs = ports(PortPlace::Output, &signature.outputs)?;
-        let (most, compiled) = (compiled.streams(), Arc::new(compiled));
-        let make = move || compiled.request(&inputs, &outputs);
-        Ok(OpenVinoExecutable {
-            inputs: signature.inputs.clone(),
-            is_cancelled,
-            pool: InstancePool::new(most, make)?,
-        })
+    /// As [`pool`].
+    pub(super) fn new(signature: &Signature, compiled: CompiledModel) -> Result<Self> {
+        let (inputs, pool) = (signature.inputs.clone(), pool(signature, compiled)?);
+        Ok(OpenVinoExecutable { inputs, is_cancelled: true, pool, copies: None })
+    }
+
+    /// The same without deadlines, and with copies for single shapes.
+    pub(super) fn with_copies(mut self, source: CopySource) -> Self {
+        self.is_cancelled = false;
+        self.copies = Some(FixedCopies::new(source));
+        self
     }
 
     /// Refuses what OpenVINO does not take, with a message that names the input.
@@ -85,8 +97,23 @@ impl Executable for OpenVinoExecutable {
         self.check(inputs)?;
         let timeout = options.timeout.filter(|_| self.is_cancelled);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let run = |request: &mut OvRequest| request.run(inputs, deadline);
-        self.pool.with(|_| true, deadline, run).map_err(with_run_code)
+        let run = |pool: &RequestPool| {
+            pool.with(|_| true, deadline, |request| request.run(inputs, deadline))
+        };
+        let Some(copies) = &self.copies else {
+            return run(&self.pool).map_err(with_run_code);
+        };
+        match copies.of(inputs) {
+            CopyFor::Copied(copy) => run(&copy),
+            CopyFor::None => run(&self.pool),
+            CopyFor::Untried(copy) => {
+                let any = run(&self.pool)?;
+                let fixed = run(&copy);
+                copies.judge(inputs, copy, (&any, &fixed));
+                Ok(any)
+            }
+        }
+        .map_err(with_run_code)
     }
 }
 

@@ -54,6 +54,27 @@ struct RawShape {
     dims: *mut i64,
 }
 
+/// `ov_dimension_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawDimension {
+    min: i64,
+    max: i64,
+}
+
+impl RawDimension {
+    fn of(size: i64) -> Self {
+        RawDimension { min: size, max: size }
+    }
+}
+
+/// `ov_partial_shape_t`.
+#[repr(C)]
+struct RawPartialShape {
+    rank: RawDimension,
+    dims: *mut RawDimension,
+}
+
 macro_rules! functions {
     ($($field:ident = $symbol:literal : fn($($arg:ty),* $(; $variadic:tt)?) $(-> $ret:ty)?;)*) => {
         /// The functions that are called here.
@@ -93,6 +114,9 @@ functions! {
     ) -> OvStatus;
     read_file = "ov_core_read_model": fn(
         *const RawCore, *const c_char, *const c_char, *mut *mut RawModel
+    ) -> OvStatus;
+    reshape = "ov_model_reshape": fn(
+        *const RawModel, *const *const c_char, *const RawPartialShape, usize
     ) -> OvStatus;
     free_model = "ov_model_free": fn(*mut RawModel);
     compile = "ov_core_compile_model": fn(
@@ -368,11 +392,45 @@ pub(super) enum ModelGraph<'m> {
     SavedModel(&'m Path),
 }
 
+/// What prepares models.
+pub(super) struct OvCore {
+    api: Arc<OpenVinoApi>,
+    raw: NonNull<RawCore>,
+}
+
+// SAFETY: the library lets any thread use a core, also at the same time.
+unsafe impl Send for OvCore {}
+// SAFETY: as above.
+unsafe impl Sync for OvCore {}
+
+impl OvCore {
+    pub(super) fn new(api: &Arc<OpenVinoApi>) -> Result<Arc<Self>> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        api.check("start", unsafe { (api.functions.create_core)(&raw mut raw) })?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("OpenVINO returned no core"))?;
+        Ok(Arc::new(OvCore { api: Arc::clone(api), raw }))
+    }
+}
+
+impl Drop for OvCore {
+    fn drop(&mut self) {
+        // SAFETY: models hold the core, so that none is left. It is freed once, here.
+        unsafe { (self.api.functions.free_core)(self.raw.as_ptr()) };
+    }
+}
+
+/// The only shape of an input, which the library finds by this name.
+pub(super) struct FixedShape<'m> {
+    pub(super) tensor_name: &'m str,
+    pub(super) shape: &'m Shape,
+}
+
 /// A model that is ready to run.
 pub(super) struct CompiledModel {
     api: Arc<OpenVinoApi>,
     raw: NonNull<RawCompiled>,
-    core: NonNull<RawCore>,
+    _core: Arc<OvCore>,
     streams: usize,
     /// Constants are not copied where they need no other form. The view of the library goes first.
     view: Option<OvTensor>,
@@ -385,36 +443,25 @@ unsafe impl Send for CompiledModel {}
 unsafe impl Sync for CompiledModel {}
 
 impl CompiledModel {
-    /// Prepares a model, with `threads` threads for a run, and as many runs at a time as use all cores.
+    /// Prepares a model, with `threads` threads for a run, and as many runs at a time as use all cores; for inputs of
+    /// these shapes only, if there are any.
     pub(super) fn new(
-        api: &Arc<OpenVinoApi>,
+        core: &Arc<OvCore>,
         graph: ModelGraph<'_>,
         mut weights: Vec<u8>,
         threads: usize,
+        shapes: &[FixedShape<'_>],
     ) -> Result<Self> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         let streams = (cores / threads.max(1)).max(1);
-        let view = weights_view(api, &mut weights)?;
-        let mut core = ptr::null_mut();
-        // SAFETY: writes one pointer.
-        api.check("start", unsafe { (api.functions.create_core)(&raw mut core) })?;
-        let core =
-            NonNull::new(core).ok_or_else(|| Error::internal("OpenVINO returned no core"))?;
-        match compile(api, core, graph, view.as_ref(), (threads, streams)) {
-            Ok(raw) => Ok(CompiledModel {
-                api: Arc::clone(api),
-                raw,
-                core,
-                streams,
-                view,
-                _weights: weights,
-            }),
-            Err(error) => {
-                // SAFETY: nothing refers to the core, which is freed once.
-                unsafe { (api.functions.free_core)(core.as_ptr()) };
-                Err(error)
-            }
+        let view = weights_view(&core.api, &mut weights)?;
+        let model = OvModel::read(core, graph, view.as_ref())?;
+        if !shapes.is_empty() {
+            model.reshape(shapes)?;
         }
+        let raw = model.compile(threads, streams)?;
+        let (api, _core) = (Arc::clone(&core.api), Arc::clone(core));
+        Ok(CompiledModel { api, raw, _core, streams, view, _weights: weights })
     }
 
     /// The most runs at a time.
@@ -492,12 +539,8 @@ impl CompiledModel {
 
 impl Drop for CompiledModel {
     fn drop(&mut self) {
-        // SAFETY: requests hold the model, so that none is left. Both are freed once, here, and the constants after
-        // them.
-        unsafe {
-            (self.api.functions.free_compiled)(self.raw.as_ptr());
-            (self.api.functions.free_core)(self.core.as_ptr());
-        }
+        // SAFETY: requests hold the model, so that none is left. It is freed once, here, and the constants after it.
+        unsafe { (self.api.functions.free_compiled)(self.raw.as_ptr()) };
         self.view = None;
     }
 }
@@ -518,74 +561,98 @@ fn weights_view(api: &Arc<OpenVinoApi>, weights: &mut [u8]) -> Result<Option<OvT
     OvTensor::of(api, raw).map(Some)
 }
 
-/// Reads a model. The caller frees it.
-fn read(
-    api: &OpenVinoApi,
-    core: NonNull<RawCore>,
-    graph: ModelGraph<'_>,
-    weights: Option<&OvTensor>,
-) -> Result<*mut RawModel> {
-    let weights = weights.map_or(ptr::null(), |tensor| tensor.raw.as_ptr().cast_const());
-    let mut model = ptr::null_mut();
-    let status = match graph {
-        ModelGraph::Text(text) => {
-            let (start, length) = (text.as_ptr().cast(), text.len());
-            let read = api.functions.read_model;
-            // SAFETY: the core, the text and the weights are live; the weights outlive the model; writes one pointer.
-            unsafe { read(core.as_ptr(), start, length, weights, &raw mut model) }
-        }
-        ModelGraph::SavedModel(folder) => {
-            let folder = CString::new(folder.as_os_str().as_encoded_bytes())
-                .map_err(|_| Error::invalid("the path of the model has a NUL"))?;
-            let read = api.functions.read_file;
-            // SAFETY: the core and the path are live; no second path is given; writes one pointer.
-            unsafe { read(core.as_ptr(), folder.as_ptr(), ptr::null(), &raw mut model) }
-        }
-    };
-    api.check("read the model", status)?;
-    Ok(model)
+/// A model that is not prepared yet.
+struct OvModel<'c> {
+    core: &'c OvCore,
+    raw: *mut RawModel,
 }
 
-/// Reads a model and prepares it to run.
-fn compile(
-    api: &OpenVinoApi,
-    core: NonNull<RawCore>,
-    graph: ModelGraph<'_>,
-    weights: Option<&OvTensor>,
-    (threads, streams): (usize, usize),
-) -> Result<NonNull<RawCompiled>> {
-    let functions = &api.functions;
-    let model = read(api, core, graph, weights)?;
-    let number = |number: usize| CString::new(number.to_string()).unwrap_or_default();
-    let (all, streams) = (number(threads.saturating_mul(streams)), number(streams));
-    let mut raw = ptr::null_mut();
-    // SAFETY: the core and the model are live. Ten strings that end with NUL follow, as the number says: keys, each with
-    // its value. Writes one pointer. The model is freed once, after that.
-    let status = unsafe {
-        let status = (functions.compile)(
-            core.as_ptr(),
-            model,
-            c"CPU".as_ptr(),
-            10,
-            &raw mut raw,
-            // Else processors with bfloat16 compute with that.
-            c"INFERENCE_PRECISION_HINT".as_ptr(),
-            c"f32".as_ptr(),
-            c"EXECUTION_MODE_HINT".as_ptr(),
-            c"ACCURACY".as_ptr(),
-            // Else two processes would use the same cores.
-            c"ENABLE_CPU_PINNING".as_ptr(),
-            c"NO".as_ptr(),
-            c"INFERENCE_NUM_THREADS".as_ptr(),
-            all.as_ptr(),
-            c"NUM_STREAMS".as_ptr(),
-            streams.as_ptr(),
-        );
-        (functions.free_model)(model);
-        status
-    };
-    api.check("prepare the model", status)?;
-    NonNull::new(raw).ok_or_else(|| Error::internal("OpenVINO returned no compiled model"))
+impl<'c> OvModel<'c> {
+    fn read(core: &'c OvCore, graph: ModelGraph<'_>, weights: Option<&OvTensor>) -> Result<Self> {
+        let (functions, from) = (&core.api.functions, core.raw.as_ptr());
+        let weights = weights.map_or(ptr::null(), |tensor| tensor.raw.as_ptr().cast_const());
+        let mut raw = ptr::null_mut();
+        let status = match graph {
+            ModelGraph::Text(text) => {
+                let (start, length) = (text.as_ptr().cast(), text.len());
+                // SAFETY: the core, the text and the weights are live; the weights outlive the model; writes one pointer.
+                unsafe { (functions.read_model)(from, start, length, weights, &raw mut raw) }
+            }
+            ModelGraph::SavedModel(folder) => {
+                let folder = CString::new(folder.as_os_str().as_encoded_bytes())
+                    .map_err(|_| Error::invalid("the path of the model has a NUL"))?;
+                // SAFETY: the core and the path are live; no second path is given; writes one pointer.
+                unsafe { (functions.read_file)(from, folder.as_ptr(), ptr::null(), &raw mut raw) }
+            }
+        };
+        core.api.check("read the model", status)?;
+        Ok(OvModel { core, raw })
+    }
+
+    /// Lets it take inputs of these shapes only.
+    fn reshape(&self, shapes: &[FixedShape<'_>]) -> Result<()> {
+        let texts: Vec<CString> = shapes
+            .iter()
+            .map(|fixed| CString::new(fixed.tensor_name))
+            .collect::<Result<_, _>>()
+            .map_err(|_| Error::damaged("the name of an input has a NUL"))?;
+        let names: Vec<*const c_char> = texts.iter().map(|name| name.as_ptr()).collect();
+        let sizes = shapes.iter().map(|fixed| fixed.shape.dims());
+        let mut dims: Vec<Vec<RawDimension>> =
+            sizes.map(|sizes| sizes.iter().map(|size| RawDimension::of(*size)).collect()).collect();
+        let shapes: Vec<RawPartialShape> = dims
+            .iter_mut()
+            .map(|dims| RawPartialShape {
+                rank: RawDimension::of(i64::try_from(dims.len()).unwrap_or(i64::MAX)),
+                dims: dims.as_mut_ptr(),
+            })
+            .collect();
+        let (names, given) = (names.as_ptr(), shapes.as_ptr());
+        // SAFETY: the model, the names and the shapes, with their sizes, are live during the call, which copies them; there
+        // are as many of each as it is told.
+        let status =
+            unsafe { (self.core.api.functions.reshape)(self.raw, names, given, shapes.len()) };
+        self.core.api.check("fix the shapes of the model", status)
+    }
+
+    /// Prepares it to run.
+    fn compile(&self, threads: usize, streams: usize) -> Result<NonNull<RawCompiled>> {
+        let number = |number: usize| CString::new(number.to_string()).unwrap_or_default();
+        let (all, streams) = (number(threads.saturating_mul(streams)), number(streams));
+        let mut raw = ptr::null_mut();
+        // SAFETY: the core and the model are live. Ten strings that end with NUL follow, as the number says: keys, each with
+        // its value. Writes one pointer.
+        let status = unsafe {
+            (self.core.api.functions.compile)(
+                self.core.raw.as_ptr(),
+                self.raw,
+                c"CPU".as_ptr(),
+                10,
+                &raw mut raw,
+                // Else processors with bfloat16 compute with that.
+                c"INFERENCE_PRECISION_HINT".as_ptr(),
+                c"f32".as_ptr(),
+                c"EXECUTION_MODE_HINT".as_ptr(),
+                c"ACCURACY".as_ptr(),
+                // Else two processes would use the same cores.
+                c"ENABLE_CPU_PINNING".as_ptr(),
+                c"NO".as_ptr(),
+                c"INFERENCE_NUM_THREADS".as_ptr(),
+                all.as_ptr(),
+                c"NUM_STREAMS".as_ptr(),
+                streams.as_ptr(),
+            )
+        };
+        self.core.api.check("prepare the model", status)?;
+        NonNull::new(raw).ok_or_else(|| Error::internal("OpenVINO returned no compiled model"))
+    }
+}
+
+impl Drop for OvModel<'_> {
+    fn drop(&mut self) {
+        // SAFETY: compiled models do not refer to it. It is freed once, here.
+        unsafe { (self.core.api.functions.free_model)(self.raw) };
+    }
 }
 
 /// Runs a model: one thread at a time.

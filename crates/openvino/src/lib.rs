@@ -2,7 +2,7 @@
 //!
 //! * [`model`] reads a model without the library, [`types`] has its types;
 //! * `ffi` wraps the library's C API in safe types;
-//! * [`executable`] runs requests;
+//! * [`executable`] runs requests, and [`fixed`] has copies of models for their shapes;
 //! * [`saved_model`] says which SavedModels the library may run in place of libtensorflow;
 //! * this file finds and loads models ([`ModelLoader`]), and opens the library ([`RuntimeLibrary`]).
 //!
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::executable::OpenVinoExecutable;
-use self::ffi::{CompiledModel, ModelGraph, OpenVinoApi};
+use self::ffi::{CompiledModel, ModelGraph, OpenVinoApi, OvCore};
+use self::fixed::CopySource;
 use self::model::IrFiles;
 use self::saved_model::SavedModelPlan;
 use tensorserve_platform::library::{LazyLibrary, Library, RuntimeConfig};
@@ -26,10 +27,12 @@ use tensorserve_platform::{
     Completeness, InputStyle, Inspection, LoadOptions, Loaded, ModelLoader, ModelPath, Platform,
     PlatformInfo, RuntimeLibrary, files,
 };
+use tensorserve_savedmodel as savedmodel;
 use tensorserve_tensor::error::{Code, Error, Result};
 
 mod executable;
 mod ffi;
+mod fixed;
 mod model;
 pub mod saved_model;
 mod types;
@@ -141,20 +144,25 @@ impl ModelLoader for OpenVino {
     }
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Loaded> {
-        let (api, threads) = (self.runtime()?, self.config.threads(options).max(1));
-        let (signature, bytes, compiled) = if options.as_other_engine {
+        let (core, threads) = (OvCore::new(&self.runtime()?)?, self.config.threads(options).max(1));
+        let (signature, bytes, executable) = if options.as_other_engine {
             let plan = SavedModelPlan::read(path, &options.tags)?;
+            let (signature, bytes) = (plan.ports(), savedmodel::size_of_files(&plan.folder));
             let graph = ModelGraph::SavedModel(&plan.folder);
-            let compiled = CompiledModel::new(&api, graph, Vec::new(), threads)?;
-            (plan.ports(), tensorserve_savedmodel::size_of_files(&plan.folder), compiled)
+            let compiled = CompiledModel::new(&core, graph, Vec::new(), threads, &[])?;
+            let executable = OpenVinoExecutable::new(&signature, compiled)?;
+            let (folder, copied) = (plan.folder, signature.clone());
+            let source = CopySource { core, folder, signature: copied, threads, bytes };
+            (signature, bytes, executable.with_copies(source))
         } else {
             let files = IrFiles::read(path)?;
             let model = files.model()?;
+            let (signature, bytes) = (model.signature(), files.bytes());
             let graph = ModelGraph::Text(&model.graph);
-            let compiled = CompiledModel::new(&api, graph, files.weights()?, threads)?;
-            (model.signature(), files.bytes(), compiled)
+            let compiled = CompiledModel::new(&core, graph, files.weights()?, threads, &[])?;
+            let executable = OpenVinoExecutable::new(&signature, compiled)?;
+            (signature, bytes, executable)
         };
-        let executable = OpenVinoExecutable::new(&signature, compiled, !options.as_other_engine)?;
         Ok(Loaded {
             executable: Arc::new(executable),
             signatures: vec![signature],
