@@ -125,6 +125,10 @@ impl Executable for GuardedExecutable {
         self.present.obstacle()
     }
 
+    fn prepares(&self) -> bool {
+        self.engine.executable.prepares()
+    }
+
     fn other_cpu_time(&self) -> Option<Duration> {
         self.engine.executable.other_cpu_time()
     }

@@ -93,6 +93,10 @@ fn beyond_32_bits(tensor: &Tensor) -> Option<String> {
 }
 
 impl Executable for OpenVinoExecutable {
+    fn prepares(&self) -> bool {
+        self.copies.as_ref().is_some_and(|copies| copies.are_made())
+    }
+
     fn run(&self, _: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         self.check(inputs)?;
         let timeout = options.timeout.filter(|_| self.is_cancelled);

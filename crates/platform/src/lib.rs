@@ -417,6 +417,11 @@ pub trait Executable: Send + Sync {
         None
     }
 
+    /// Whether it prepares itself, after its latest run, to run quicker.
+    fn prepares(&self) -> bool {
+        false
+    }
+
     /// Whether there may be other forms of this model.
     fn may_have_other_forms(&self) -> bool {
         false

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,6 +59,7 @@ pub(crate) fn load(
         state: Mutex::new(ProcessState::Running(Arc::new(process))),
         changed: Condvar::new(),
         cpu_nanos: AtomicU64::new(0),
+        prepares: AtomicBool::new(false),
     });
     let supervisor = Supervisor {
         isolated: Arc::clone(&isolated),
@@ -217,6 +218,8 @@ struct Isolated {
     changed: Condvar,
     /// The CPU time of all runs.
     cpu_nanos: AtomicU64,
+    /// Whether the process prepared itself to run quicker, after the latest run.
+    prepares: AtomicBool,
 }
 
 enum ProcessState {
@@ -348,9 +351,14 @@ impl Executable for IsolatedExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let frame = request(kind::RUN, signature, inputs, options);
         let answer = self.0.run(&frame, options.timeout)?;
-        let [nanos, ..] = answer.numbers;
+        let [nanos, prepares, _] = answer.numbers;
         self.0.cpu_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.0.prepares.store(prepares != 0, Ordering::Relaxed);
         Ok(answer.tensors)
+    }
+
+    fn prepares(&self) -> bool {
+        self.0.prepares.load(Ordering::Relaxed)
     }
 
     fn other_cpu_time(&self) -> Option<Duration> {

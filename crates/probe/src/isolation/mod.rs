@@ -28,8 +28,9 @@ pub(crate) mod kind {
 
 /// Kinds of answers.
 pub(crate) mod reply {
-    /// The tensors are the outputs, and the text is the profile, if one was asked for. The number is the CPU time of the
-    /// process meanwhile, in nanoseconds: also that of runs at the same time.
+    /// The tensors are the outputs, and the text is the profile, if one was asked for. The numbers are the CPU time of
+    /// the process meanwhile, in nanoseconds, also that of runs at the same time, and whether it prepares itself to run
+    /// quicker.
     pub(crate) const DONE: u32 = 16;
     /// The number is the error's code, and the text its message.
     pub(crate) const FAILED: u32 = 17;

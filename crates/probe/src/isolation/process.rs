@@ -131,7 +131,7 @@ fn run(request: &ChannelFrame, executable: &dyn Executable) -> Result<ChannelFra
         let tensors = executable.run(signature, &request.tensors, options)?;
         let took = process_cpu_time().zip(began).map(|(end, began)| end.saturating_sub(began));
         let nanos = took.map_or(0, |took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        let numbers = [nanos, 0, 0];
+        let numbers = [nanos, executable.prepares().into(), 0];
         return Ok(ChannelFrame { kind: reply::DONE, numbers, tensors, ..ChannelFrame::default() });
     }
     let (tensors, runs) = executable.profile(signature, &request.tensors, options)?;

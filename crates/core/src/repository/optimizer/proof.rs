@@ -59,6 +59,10 @@ const FEWEST_RUNS: usize = 5;
 const MOST_RUNS: usize = 60;
 const LONG_ENOUGH: Duration = Duration::from_millis(400);
 
+/// Runs after which an engine has begun to prepare itself for inputs of a size, and the longest wait until it has.
+const OFTEN: usize = 30;
+const LONGEST_PREPARATION: Duration = Duration::from_secs(10);
+
 /// Both forms of a model.
 pub(super) struct TwoForms<'f> {
     pub(super) present: &'f Arc<dyn Executable>,
@@ -106,6 +110,23 @@ impl TwoForms<'_> {
         rows.iter().filter_map(share).collect()
     }
 
+    /// Lets an engine that prepares itself for inputs of a size that it gets often do so.
+    fn prepare(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) {
+        let began = Instant::now();
+        let mut runs = 0;
+        while goes_on()
+            && (runs < OFTEN || self.other.prepares())
+            && began.elapsed() < LONGEST_PREPARATION
+        {
+            let turn = Instant::now();
+            if self.other.run(index, inputs, RunOptions { threads: 1, timeout: None }).is_err() {
+                return;
+            }
+            runs += 1;
+            thread::sleep(turn.elapsed());
+        }
+    }
+
     /// `None` if the inputs are refused, or there is no time for it.
     fn share(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) -> Option<f64> {
         let timed = |executable: &Arc<dyn Executable>| -> Option<Duration> {
@@ -124,6 +145,9 @@ impl TwoForms<'_> {
         // The first runs at a size build plans.
         timed(self.present)?;
         timed(self.other)?;
+        if self.other.other_cpu_time().is_some() {
+            self.prepare(index, inputs, goes_on);
+        }
         while present.len() < FEWEST_RUNS
             || (present.len() < MOST_RUNS && began.elapsed() < LONG_ENOUGH)
         {
