@@ -3,30 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::ffi::{CompiledModel, OvPort, OvRequest, PortPlace};
+use super::ffi::CompiledModel;
 use super::fixed::{CopyFor, CopySource, FixedCopies};
-use tensorserve_platform::pool::InstancePool;
+use super::requests::{RequestPool, pool};
 use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{Signature, Tensor, TensorSpec};
-
-/// The requests of a compiled model, for one run each.
-pub(super) type RequestPool = InstancePool<OvRequest>;
-
-/// The requests of `compiled`, whose files declare `signature`.
-///
-/// # Errors
-/// If the library does not find the inputs and outputs of the signature by their tensors' names, or has others.
-pub(super) fn pool(signature: &Signature, compiled: CompiledModel) -> Result<RequestPool> {
-    let ports = |place: PortPlace, declared: &[TensorSpec]| -> Result<Arc<[OvPort]>> {
-        compiled.check_count(place, declared.len())?;
-        declared.iter().map(|spec| compiled.port(place, spec)).collect()
-    };
-    let inputs = ports(PortPlace::Input, &signature.inputs)?;
-    let outputs = ports(PortPlace::Output, &signature.outputs)?;
-    let (most, compiled) = (compiled.streams(), Arc::new(compiled));
-    InstancePool::new(most, move || compiled.request(&inputs, &outputs))
-}
 
 /// A loaded model.
 pub(super) struct OpenVinoExecutable {
@@ -107,17 +89,19 @@ impl Executable for OpenVinoExecutable {
         let Some(copies) = &self.copies else {
             return run(&self.pool).map_err(with_run_code);
         };
-        match copies.of(inputs) {
+        let began = Instant::now();
+        let outputs = match copies.of(inputs, options.threads) {
             CopyFor::Copied(copy) => run(&copy),
             CopyFor::None => run(&self.pool),
-            CopyFor::Untried(copy) => {
+            CopyFor::Untried(key, copy) => {
                 let any = run(&self.pool)?;
                 let fixed = run(&copy);
-                copies.judge(inputs, copy, (&any, &fixed));
+                copies.judge(key, copy, (&any, &fixed));
                 Ok(any)
             }
-        }
-        .map_err(with_run_code)
+        };
+        copies.took(inputs, began.elapsed());
+        outputs.map_err(with_run_code)
     }
 }
 

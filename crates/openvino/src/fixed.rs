@@ -1,14 +1,14 @@
 //! Copies of a model for the shapes that its requests have most: prepared for one shape, the library computes quicker than
 //! for any.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use super::executable::{RequestPool, pool};
 use super::ffi::{CompiledModel, FixedShape, ModelGraph, OvCore};
-use tensorserve_os as os;
+use super::requests::{RequestPool, pool};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::same::{Tolerance, same_outputs};
 use tensorserve_tensor::{Shape, Signature, Tensor};
@@ -23,11 +23,15 @@ const MOST_BYTES: u64 = 512 << 20;
 /// The most shapes whose runs are counted.
 const MOST_COUNTED: usize = 1024;
 
+/// A run of this length is worth several threads if no others wait: in shorter ones they cost more than they save.
+const LONG: Duration = Duration::from_millis(2);
+
 /// Where copies are read.
 pub(super) struct CopySource {
     pub(super) core: Arc<OvCore>,
     pub(super) folder: PathBuf,
     pub(super) signature: Signature,
+    /// The most threads of a run.
     pub(super) threads: usize,
     /// The size of the model's files.
     pub(super) bytes: u64,
@@ -42,11 +46,21 @@ pub(super) struct FixedCopies {
 
 #[derive(Default)]
 struct CountedShapes {
-    states: HashMap<Vec<Shape>, ShapeState>,
+    states: HashMap<CopyKey, ShapeState>,
+    /// Those whose runs are [`LONG`] with one thread.
+    long: HashSet<Vec<Shape>>,
     /// Copies that exist or are being made.
     copies: usize,
     /// Those of them that are being made, or have not run yet.
     unfinished: usize,
+}
+
+/// What a copy is for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct CopyKey {
+    shapes: Vec<Shape>,
+    /// Whether a run uses all threads, and there is one at a time.
+    is_parallel: bool,
 }
 
 enum ShapeState {
@@ -63,7 +77,7 @@ enum ShapeState {
 pub(super) enum CopyFor {
     None,
     /// Compare it with the model for any shape first, and tell ([`FixedCopies::judge`]).
-    Untried(Arc<RequestPool>),
+    Untried(CopyKey, Arc<RequestPool>),
     Copied(Arc<RequestPool>),
 }
 
@@ -74,14 +88,28 @@ impl FixedCopies {
         Arc::new(FixedCopies { source, most, shapes: Mutex::default() })
     }
 
-    /// The copy for a run with these inputs, which is counted.
-    pub(super) fn of(self: &Arc<Self>, inputs: &[Tensor]) -> CopyFor {
-        let key: Vec<Shape> = inputs.iter().map(|input| input.shape().clone()).collect();
-        let mut shapes = self.lock();
-        let can_have_more = shapes.copies < self.most;
-        match shapes.states.get_mut(&key) {
+    /// The copy for a run with these inputs and so many threads (0: as many as there are), which is counted.
+    pub(super) fn of(self: &Arc<Self>, inputs: &[Tensor], threads: usize) -> CopyFor {
+        let shapes = shapes_of(inputs);
+        let mut counted = self.lock();
+        let is_parallel = threads != 1 && self.source.threads > 1 && counted.long.contains(&shapes);
+        let single = CopyKey { shapes, is_parallel: false };
+        if !is_parallel {
+            return self.count(&mut counted, single);
+        }
+        let parallel = CopyKey { is_parallel, ..single.clone() };
+        match (self.count(&mut counted, parallel), counted.states.get(&single)) {
+            (CopyFor::None, Some(ShapeState::Copied(pool))) => CopyFor::Copied(Arc::clone(pool)),
+            (found, _) => found,
+        }
+    }
+
+    /// The copy for `key`, or one run more without.
+    fn count(self: &Arc<Self>, counted: &mut CountedShapes, key: CopyKey) -> CopyFor {
+        let can_have_more = counted.copies < self.most;
+        match counted.states.get_mut(&key) {
             Some(ShapeState::Copied(pool)) => return CopyFor::Copied(Arc::clone(pool)),
-            Some(ShapeState::Untried(pool)) => return CopyFor::Untried(Arc::clone(pool)),
+            Some(ShapeState::Untried(pool)) => return CopyFor::Untried(key, Arc::clone(pool)),
             Some(ShapeState::Without) => return CopyFor::None,
             Some(ShapeState::Counted(runs)) if *runs < OFTEN || !can_have_more => {
                 *runs = runs.saturating_add(1);
@@ -89,60 +117,68 @@ impl FixedCopies {
             }
             Some(state @ ShapeState::Counted(_)) => *state = ShapeState::Without,
             None => {
-                if shapes.states.len() >= MOST_COUNTED {
-                    shapes.states.retain(|_, state| !matches!(state, ShapeState::Counted(_)));
+                if counted.states.len() >= MOST_COUNTED {
+                    counted.states.retain(|_, state| !matches!(state, ShapeState::Counted(_)));
                 }
-                shapes.states.insert(key, ShapeState::Counted(1));
+                counted.states.insert(key, ShapeState::Counted(1));
                 return CopyFor::None;
             }
         }
-        shapes.copies += 1;
-        shapes.unfinished += 1;
-        drop(shapes);
-        self.begin(key);
+        counted.copies += 1;
+        // Its thread ends this count, for which it needs the lock.
+        counted.unfinished += usize::from(self.begin(key));
         CopyFor::None
     }
 
-    /// Makes a copy on a thread of its own.
-    fn begin(self: &Arc<Self>, key: Vec<Shape>) {
-        let copies = Arc::clone(self);
-        let spawned = thread::Builder::new().name("shapes".to_owned()).spawn(move || {
-            os::lower_priority();
-            match copies.make(&key) {
-                Ok(pool) => {
-                    let untried = ShapeState::Untried(Arc::new(pool));
-                    copies.lock().states.insert(key, untried);
-                }
-                Err(_) => copies.lock().unfinished -= 1,
-            }
-        });
-        // Without a thread, the shape stays without a copy.
-        if spawned.is_err() {
-            self.lock().unfinished -= 1;
+    /// Remembers whether a run was long.
+    pub(super) fn took(&self, inputs: &[Tensor], took: Duration) {
+        if took < LONG || self.source.threads == 1 {
+            return;
         }
+        let mut counted = self.lock();
+        if counted.long.len() >= MOST_COUNTED {
+            counted.long.clear();
+        }
+        counted.long.insert(shapes_of(inputs));
     }
 
-    fn make(&self, shapes: &[Shape]) -> Result<RequestPool> {
+    /// Makes a copy on a thread of its own. Without a thread, there is none.
+    fn begin(self: &Arc<Self>, key: CopyKey) -> bool {
+        let copies = Arc::clone(self);
+        // Not at low priority, which the library's threads that run the copy would have, too.
+        let spawned = thread::Builder::new().name("shapes".to_owned()).spawn(move || match copies
+            .make(&key)
+        {
+            Ok(pool) => {
+                let untried = ShapeState::Untried(Arc::new(pool));
+                copies.lock().states.insert(key, untried);
+            }
+            Err(_) => copies.lock().unfinished -= 1,
+        });
+        spawned.is_ok()
+    }
+
+    fn make(&self, key: &CopyKey) -> Result<RequestPool> {
         let CopySource { core, folder, signature, threads, .. } = &self.source;
-        let named = signature.inputs.iter().zip(shapes);
+        let named = signature.inputs.iter().zip(&key.shapes);
         let fixed: Vec<FixedShape<'_>> = named
             .map(|(spec, shape)| FixedShape { tensor_name: &spec.tensor_name, shape })
             .collect();
         let graph = ModelGraph::SavedModel(folder);
-        let compiled = CompiledModel::new(core, graph, Vec::new(), *threads, &fixed)?;
+        let threads = if key.is_parallel { *threads } else { 1 };
+        let compiled = CompiledModel::new(core, graph, Vec::new(), threads, &fixed)?;
         pool(signature, compiled)
     }
 
-    /// Keeps the copy for these inputs if its outputs are those of the model for any shape.
+    /// Keeps the copy if its outputs are those of the model for any shape.
     pub(super) fn judge(
         &self,
-        inputs: &[Tensor],
+        key: CopyKey,
         copy: Arc<RequestPool>,
         (any, fixed): (&[Tensor], &Result<Vec<Tensor>>),
     ) {
         let is_same = fixed.as_ref().is_ok_and(|it| same_outputs(any, it, Tolerance::Versions));
         let state = if is_same { ShapeState::Copied(copy) } else { ShapeState::Without };
-        let key = inputs.iter().map(|input| input.shape().clone()).collect();
         let mut shapes = self.lock();
         // Several runs may have tried it.
         if matches!(shapes.states.insert(key, state), Some(ShapeState::Untried(_))) {
@@ -158,4 +194,8 @@ impl FixedCopies {
     fn lock(&self) -> MutexGuard<'_, CountedShapes> {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn shapes_of(inputs: &[Tensor]) -> Vec<Shape> {
+    inputs.iter().map(|input| input.shape().clone()).collect()
 }

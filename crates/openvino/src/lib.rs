@@ -34,6 +34,7 @@ mod executable;
 mod ffi;
 mod fixed;
 mod model;
+mod requests;
 pub mod saved_model;
 mod types;
 
@@ -149,7 +150,7 @@ impl ModelLoader for OpenVino {
             let plan = SavedModelPlan::read(path, &options.tags)?;
             let (signature, bytes) = (plan.ports(), savedmodel::size_of_files(&plan.folder));
             let graph = ModelGraph::SavedModel(&plan.folder);
-            let compiled = CompiledModel::new(&core, graph, Vec::new(), threads, &[])?;
+            let compiled = CompiledModel::new(&core, graph, Vec::new(), 1, &[])?;
             let executable = OpenVinoExecutable::new(&signature, compiled)?;
             let (folder, copied) = (plan.folder, signature.clone());
             let source = CopySource { core, folder, signature: copied, threads, bytes };

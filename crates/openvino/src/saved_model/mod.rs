@@ -26,6 +26,9 @@ const SIGNATURE: &str = "serving_default";
 /// The tag of the only graph that it reads.
 const TAG: &str = "serve";
 
+/// The largest magnitude of a float.
+const LARGEST: f32 = 1e12;
+
 /// What OpenVINO runs of a SavedModel, and when.
 #[derive(Clone, Debug)]
 pub struct SavedModelPlan {
@@ -40,8 +43,9 @@ pub struct SavedModelPlan {
 /// What an input must have so that OpenVINO computes what TensorFlow does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum InputGuard {
-    /// Finite floats: the library loses NaN in some operations.
-    Finite,
+    /// Floats of at most [`LARGEST`]: the library loses NaN in some operations, and where larger ones overflow, which
+    /// depends on the order of a sum, one has NaN and the other does not.
+    Floats,
     /// Integers from 0 up to this one, which is out of range: the library reads other rows of a table for them.
     Below(i64),
     /// Integers of 32 bits.
@@ -93,7 +97,7 @@ impl InputGuard {
             return false;
         }
         match self {
-            InputGuard::Finite => is_finite(input),
+            InputGuard::Floats => are_ordinary(input),
             InputGuard::Below(limit) => within(input, 0, limit.saturating_sub(1)),
             InputGuard::Of32Bits => within(input, i32::MIN.into(), i32::MAX.into()),
         }
@@ -136,7 +140,7 @@ fn check(meta: &MetaGraphDef) -> Result<(Signature, Vec<InputGuard>)> {
     let limits = flow.limits();
     let guards = signature.inputs.iter().zip(limits).map(|(input, limit)| match limit {
         Some(limit) => InputGuard::Below(limit),
-        None if input.dtype() == Some(DType::Float) => InputGuard::Finite,
+        None if input.dtype() == Some(DType::Float) => InputGuard::Floats,
         None => InputGuard::Of32Bits,
     });
     let guards = guards.collect();
@@ -171,6 +175,11 @@ fn about(spec: &TensorSpec, what: &str) -> Error {
 #[must_use]
 pub fn are_finite(outputs: &[Tensor]) -> bool {
     outputs.iter().all(is_finite)
+}
+
+fn are_ordinary(tensor: &Tensor) -> bool {
+    // NaN is not below anything.
+    tensor.values::<f32>().is_some_and(|values| values.iter().all(|value| value.abs() <= LARGEST))
 }
 
 fn is_finite(tensor: &Tensor) -> bool {

@@ -418,15 +418,33 @@ impl<'g> OpCall<'g> {
         if self.is_float("DstT") && is_tensor {
             return OpOutcome::only(Known::floats());
         }
-        // Ids that are looked up or compared fit 32 bits.
-        let is_kept =
-            values.is_numbers() || matches!(values, Known::Ids(_)) && self.is_wide("DstT");
-        if !is_kept {
-            return refuse(
-                "converts to integers or booleans what depends on values of the request",
-            );
+        let is_wide = self.is_wide("DstT");
+        match values {
+            Known::Numbers { only } if is_wide => OpOutcome::only(Known::Numbers { only: *only }),
+            Known::Numbers { only } if self.is_bool("DstT") => {
+                OpOutcome::only(Known::Numbers { only: only.map(|value| i64::from(value != 0)) })
+            }
+            Known::Numbers { .. } => OpOutcome::only(Known::numbers()),
+            // Ids that are looked up or compared fit 32 bits.
+            Known::Ids(_) if is_wide => OpOutcome::only(values.clone()),
+            // The library takes the least integer of 32 bits for 0.
+            Known::Ids(ids) if self.is_bool("DstT") && ids.least >= 0 => Ok(OpOutcome {
+                outputs: vec![Known::Flags],
+                ids: Some((ids.inputs.clone(), BEYOND_32_BITS)),
+            }),
+            Known::Floats { .. }
+            | Known::Ids(_)
+            | Known::Sums
+            | Known::Flags
+            | Known::Variable { .. }
+            | Known::Nothing => {
+                refuse("converts to integers or booleans what depends on values of the request")
+            }
         }
-        OpOutcome::only(values.clone())
+    }
+
+    fn is_bool(&self, attribute: &str) -> bool {
+        matches!(self.attribute(attribute), Some(Value::Type(number)) if *number == DType::Bool.number())
     }
 
     /// Whether an attribute is a type of integers of 32 or 64 bits.

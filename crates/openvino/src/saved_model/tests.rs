@@ -9,10 +9,12 @@ use tensorserve_proto::tensorflow::tensor_shape_proto::Dim;
 use tensorserve_proto::tensorflow::{
     AttrValue, ConstantProto, GraphDef, NodeDef, SignatureDef, TensorInfo, TensorShapeProto,
 };
+use tensorserve_tensor::{Element, Shape, aligned_vec};
 
 const FLOAT: i32 = 1;
 const INT32: i32 = 3;
 const INT64: i32 = 9;
+const BOOL: i32 = 10;
 
 fn shape(sizes: &[i64]) -> TensorShapeProto {
     let dim = sizes.iter().map(|size| Dim { size: *size, ..Dim::default() }).collect();
@@ -29,6 +31,13 @@ fn node(name: &str, op: &str, inputs: &[&str], attributes: &[(&str, Value)]) -> 
         input: inputs.iter().map(|input| (*input).to_owned()).collect(),
         attr: attr.collect(),
     }
+}
+
+fn tensor<T: Element>(values: &[T]) -> Tensor {
+    let mut aligned = aligned_vec(values.len());
+    aligned.extend_from_slice(values);
+    let shape = Shape::new(&[values.len() as i64]).expect("a shape");
+    Tensor::from_vec(shape, aligned).expect("a tensor")
 }
 
 fn placeholder(name: &str, dtype: i32) -> NodeDef {
@@ -89,7 +98,7 @@ fn floats_may_be_computed_and_must_be_finite() {
     let nodes = vec![table("w", 4), node("y", "MatMul", &["x", "w"], &[("T", Value::Type(FLOAT))])];
     let (signature, guards) = check(&model(&[("x", FLOAT)], nodes)).expect("allowed");
     assert_eq!(signature.outputs[0].alias, "result");
-    assert_eq!(guards, [InputGuard::Finite]);
+    assert_eq!(guards, [InputGuard::Floats]);
 }
 
 #[test]
@@ -109,6 +118,30 @@ fn ids_are_looked_up_and_must_be_in_the_smallest_table() {
     ];
     let (_, guards) = check(&model(&[("ids", INT32)], nodes)).expect("allowed");
     assert_eq!(guards, [InputGuard::Below(20)]);
+}
+
+#[test]
+fn a_mask_may_be_booleans_but_not_the_least_integer() {
+    let mask = |op: &str| {
+        vec![
+            node("is_word", "Cast", &["mask"], &[("DstT", Value::Type(BOOL))]),
+            node("y", op, &["is_word"], &[("DstT", Value::Type(FLOAT))]),
+        ]
+    };
+    let (_, guards) = check(&model(&[("mask", INT32)], mask("Cast"))).expect("allowed");
+    assert_eq!(guards, [InputGuard::Below(1 << 31)]);
+    assert!(guards[0].admits(&tensor(&[0, 256])));
+    assert!(!guards[0].admits(&tensor(&[i32::MIN])));
+    assert!(refusal(&[("mask", INT32)], mask("Identity")).contains("not computed as floats"));
+}
+
+#[test]
+fn floats_that_may_overflow_go_elsewhere() {
+    for (value, is_taken) in
+        [(0.0, true), (-1e12, true), (1e13, false), (f32::NAN, false), (f32::NEG_INFINITY, false)]
+    {
+        assert_eq!(InputGuard::Floats.admits(&tensor(&[1.0, value])), is_taken, "{value}");
+    }
 }
 
 #[test]
