@@ -113,7 +113,7 @@ impl VersionLoad<'_> {
     /// Loads and warms up the version; calls `loaded` in between. Blocks for as long as that takes.
     ///
     /// Most runtimes fix the number of threads of an operation at the load, but the best number is
-    /// known only after a run. So a model with short runs is loaded twice: with all threads, and
+    /// known only after a run. So a model whose runs are not long is loaded twice: with all threads, and
     /// then with one.
     pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
         let started = Instant::now();
@@ -124,10 +124,8 @@ impl VersionLoad<'_> {
         if self.config.warm_up {
             self.warm(&servable)?;
             let may_change = self.threads.is_none() && all > 1 && self.platform.info.takes_threads;
-            if may_change && !servable.is_worth_splitting() {
-                drop(servable);
-                servable = self.load(1)?;
-                self.warm(&servable)?;
+            if may_change {
+                servable = self.with_fewer_threads(servable)?;
             }
             let queues: Vec<_> = servable.model_queues().collect();
             samples::run(&queues, self.second_look, self.model, self.version);
@@ -145,6 +143,18 @@ impl VersionLoad<'_> {
             );
         }
         Ok(servable)
+    }
+
+    /// The version with one thread within an operation, if it gains nothing from more.
+    fn with_fewer_threads(&self, several: Arc<Servable>) -> Result<Arc<Servable>> {
+        let several = match several.is_worth_splitting() {
+            Some(true) => return Ok(several),
+            Some(false) => None,
+            None => Some(several),
+        };
+        let single = self.load(1)?;
+        self.warm(&single)?;
+        Ok(several.filter(|several| several.gains_over(&single)).unwrap_or(single))
     }
 
     /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.

@@ -16,6 +16,10 @@ const WARM_RUNS: usize = 4;
 /// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
 const CLEARLY_LONG: u32 = 8;
 
+/// Threads that wait for each other within an operation take CPU time meanwhile, up to that of all cores. They have to make
+/// a row so many times as quick as one thread.
+const WORTHWHILE_GAIN: f64 = 1.5;
+
 /// Runs that are measured again if there is doubt, pauses between them included about 100 ms.
 const RUNS_IN_DOUBT: u32 = 16;
 const PAUSE_IN_DOUBT: Duration = Duration::from_millis(4);
@@ -24,16 +28,35 @@ const PAUSE_IN_DOUBT: Duration = Duration::from_millis(4);
 const WARM_LIMIT: Duration = Duration::from_secs(10);
 
 impl Servable {
-    /// Whether a signature is known to take long enough to gain from several threads. One that seems to take little
-    /// more is measured again: the few runs of the warm-up may have met other load on the machine, and threads that gain
-    /// nothing cost CPU time for as long as the version serves.
-    pub(super) fn is_worth_splitting(&self) -> bool {
-        self.model_queues().any(|(signature, queue)| {
+    /// Whether some signature takes long enough to gain from several threads; `None` if only a comparison can tell. One that
+    /// seems to take little more is measured again: the few runs of the warm-up may have met other load on the machine,
+    /// and threads that gain nothing cost CPU time for as long as the version serves.
+    pub(super) fn is_worth_splitting(&self) -> Option<bool> {
+        let mut found = Some(false);
+        for (signature, queue) in self.model_queues() {
             let seen = queue.expected(1).unwrap_or_default();
-            let is_in_doubt = (WORTH_SPLITTING..WORTH_SPLITTING * CLEARLY_LONG).contains(&seen);
+            if seen >= WORTH_SPLITTING * CLEARLY_LONG {
+                return Some(true);
+            }
+            let is_in_doubt = seen >= WORTH_SPLITTING;
             let again = if is_in_doubt { least_time(signature, queue) } else { None };
-            again.unwrap_or(seen) >= WORTH_SPLITTING
-        })
+            if again.unwrap_or(seen) >= WORTH_SPLITTING {
+                found = None;
+            }
+        }
+        found
+    }
+
+    /// Whether the rows of some signature take so much longer in `single`, the same with one thread, that several threads are
+    /// worth the CPU time that they take beside it.
+    pub(super) fn gains_over(&self, single: &Servable) -> bool {
+        self.model_queues().zip(single.model_queues()).any(
+            |((signature, queue), (_, of_single))| {
+                let least = |queue| least_time(signature, queue);
+                let both = least(queue).zip(least(of_single));
+                both.is_some_and(|(several, single)| single > several.mul_f64(WORTHWHILE_GAIN))
+            },
+        )
     }
 
     /// Runs read-only signatures on synthetic inputs, so that the runtime's plan is built before
