@@ -42,6 +42,13 @@ pub(super) struct ModelResultLabels {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct FormLabels {
+    pub(super) model: Arc<str>,
+    pub(super) kind: &'static str,
+    pub(super) result: &'static str,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ResultLabels {
     pub(super) result: &'static str,
 }
@@ -157,6 +164,8 @@ families! {
         in_flight_requests: Gauge,
         /// Versions for which a form that takes less CPU time is being made, compared or timed.
         optimizing_versions: Gauge,
+        /// Other forms of versions that were looked for, by kind and result.
+        other_forms: Counters<FormLabels>,
         /// Model versions loaded, by result.
         loads: Counters<ModelResultLabels>,
         /// Time to load and warm a version.

@@ -23,8 +23,8 @@ use self::cell::Outcomes;
 use self::exporter::Observers;
 use self::failures::LastErrors;
 use self::families::{
-    BuildLabels, Families, ModelResultLabels, ReasonLabels, RequestLabels, ResultLabels,
-    SignatureLabels, VersionLabels,
+    BuildLabels, Families, FormLabels, ModelResultLabels, ReasonLabels, RequestLabels,
+    ResultLabels, SignatureLabels, VersionLabels,
 };
 use self::history::History;
 use self::signals::Signals;
@@ -260,6 +260,12 @@ impl Metrics {
     pub(crate) fn optimizing(&self) -> OptimizingVersion {
         self.0.families.optimizing_versions.inc();
         OptimizingVersion(self.clone())
+    }
+
+    /// Counts another form of a version, by its kind and what became of it.
+    pub(crate) fn form_found(&self, model: &str, kind: &'static str, result: &'static str) {
+        let labels = FormLabels { model: model.into(), kind, result };
+        self.0.families.other_forms.get_or_create(&labels).inc();
     }
 
     /// The counter of requests that authentication or authorization refuses for this reason.

@@ -98,6 +98,14 @@ pub(super) enum FormKind {
 
 impl FormKind {
     pub(super) const ALL: [FormKind; 2] = [FormKind::Optimized, FormKind::OtherEngine];
+
+    /// As a label of metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            FormKind::Optimized => "optimized",
+            FormKind::OtherEngine => "other_engine",
+        }
+    }
 }
 
 /// The other forms of a version: which are wanted, and what is known of each.

@@ -1,9 +1,8 @@
 //! Other forms of loaded models that take less CPU time, such as one whose variables are constants. A version serves as
-//! it was loaded; its other form is made afterwards, at low priority, and takes over once it has been shown to compute
+//! it was loaded; its other form is made afterwards, and takes over once it has been shown, at low priority, to compute
 //! the same and to take less time. Otherwise the version stays as it is, and its status says why.
 
-use std::cell::OnceCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
@@ -48,7 +47,8 @@ struct OptimizationJob {
     /// The files of its request log, the newest first.
     logs: Vec<PathBuf>,
     /// The inputs of recorded requests, with the numbers of their signatures, once they are read.
-    recorded: OnceCell<Vec<(usize, Vec<Tensor>)>>,
+    recorded: OnceLock<Vec<(usize, Vec<Tensor>)>>,
+    metrics: Metrics,
     _counted: OptimizingVersion,
 }
 
@@ -70,8 +70,16 @@ impl Optimizer {
         if let Some(jobs) = jobs {
             let _counted = metrics.optimizing();
             let (table, logs) = (Arc::clone(table), logs());
-            let recorded = OnceCell::new();
-            let _ = jobs.send(OptimizationJob { version, table, files, logs, recorded, _counted });
+            let (recorded, metrics) = (OnceLock::new(), metrics.clone());
+            let _ = jobs.send(OptimizationJob {
+                version,
+                table,
+                files,
+                logs,
+                recorded,
+                metrics,
+                _counted,
+            });
         }
     }
 
@@ -92,7 +100,6 @@ fn start(is_stopped: Arc<AtomicBool>) -> Option<Sender<OptimizationJob>> {
 }
 
 fn work(jobs: &Receiver<OptimizationJob>, is_stopped: &AtomicBool) {
-    os::lower_priority();
     for job in jobs {
         if is_stopped.load(Relaxed) {
             return;
@@ -121,11 +128,15 @@ impl OptimizationJob {
         };
         let (model, number) = (version.model(), version.number());
         match &found {
-            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => log::info!(
-                "{model} version {number}: optimized: {what}; {compared} results were the same, with {cpu:.2} of the \
-                 CPU time"
-            ),
+            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => {
+                self.metrics.form_found(model, kind.label(), "took_over");
+                log::info!(
+                    "{model} version {number}: optimized: {what}; {compared} results were the same, with {cpu:.2} of \
+                     the CPU time"
+                );
+            }
             OptimizationState::Unchanged(why) => {
+                self.metrics.form_found(model, kind.label(), "unchanged");
                 log::debug!("{model} version {number}: not optimized: {why}");
             }
             OptimizationState::Waiting | OptimizationState::Running => {}
@@ -156,7 +167,8 @@ impl OptimizationJob {
                 }
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };
-            let compared = match self.compare(&made, tolerance, is_stopped)? {
+            let compared = at_low_priority(|| self.compare(&made, tolerance, is_stopped))?;
+            let compared = match compared {
                 Ok(compared) => compared,
                 Err(why) => {
                     let first = first.get_or_insert(format!("{}, but {why}", made.what));
@@ -167,7 +179,8 @@ impl OptimizationJob {
                 }
             };
             let OptimizedModel { executable, what, .. } = &made;
-            let cpu = match worth.of(&self.shares(&made, is_stopped)?) {
+            let shares = at_low_priority(|| self.shares(&made, is_stopped))?;
+            let cpu = match worth.of(&shares) {
                 Ok(cpu) => cpu,
                 Err(why) => return unchanged(format!("{what}, but {why}")),
             };
@@ -188,7 +201,8 @@ impl OptimizationJob {
             FormKind::Optimized => Arc::clone(form),
             FormKind::OtherEngine => {
                 let own = version.executable.current();
-                Arc::new(WatchedExecutable::new(Arc::downgrade(&version), own, Arc::clone(form)))
+                let (watched, metrics) = (Arc::downgrade(&version), self.metrics.clone());
+                Arc::new(WatchedExecutable::new(watched, own, Arc::clone(form), metrics))
             }
         };
         version.executable.switch(form);
@@ -210,6 +224,7 @@ impl OptimizationJob {
         is_stopped: &AtomicBool,
     ) -> Option<Result<usize, String>> {
         let (signatures, other) = (self.signatures()?, &made.executable);
+        let threads = self.version.upgrade()?.threads;
         let recorded = match self.recorded.get() {
             Some(recorded) => recorded,
             None => {
@@ -223,7 +238,7 @@ impl OptimizationJob {
             let recorded = recorded.iter().filter(|(number, _)| *number == index);
             for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
                 let began = Instant::now();
-                let forms = TwoForms { present: &self.present(is_stopped)?, other };
+                let forms = TwoForms { present: &self.present(is_stopped)?, other, threads };
                 match forms.compare((index, signature), &inputs, tolerance) {
                     Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
                     Err(why) => return Some(Err(why)),
@@ -244,10 +259,11 @@ impl OptimizationJob {
     /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
     fn shares(&self, made: &OptimizedModel, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
-        let signatures = self.signatures()?;
+        let (signatures, threads) = (self.signatures()?, self.version.upgrade()?.threads);
         let mut shares = Vec::new();
         for signature in called(&signatures, made.only) {
-            let forms = TwoForms { present: &self.present(is_stopped)?, other: &made.executable };
+            let (present, other) = (&self.present(is_stopped)?, &made.executable);
+            let forms = TwoForms { present, other, threads };
             shares.extend(forms.shares(signature, &goes_on));
         }
         goes_on().then_some(shares)
@@ -317,6 +333,15 @@ fn demands(kind: FormKind, forms: &VersionForms) -> (Tolerance, Worth) {
             (Tolerance::Versions, Worth::OTHER_ENGINE)
         }
     }
+}
+
+/// Does some work that requests come before. Forms are made without this: runtimes start threads then, for all later runs.
+fn at_low_priority<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let lowered = || {
+        os::lower_priority();
+        work()
+    };
+    thread::scope(|scope| scope.spawn(lowered).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Rests for as long as the work since `began` took: requests come first.

@@ -54,10 +54,15 @@ impl Worth {
 /// Numbers of rows that are timed.
 const TIMED_ROWS: [usize; 2] = [1, 8];
 
-/// Runs of each form that are timed: at least and at most so many, and no more after this time.
-const FEWEST_RUNS: usize = 5;
-const MOST_RUNS: usize = 60;
-const LONG_ENOUGH: Duration = Duration::from_millis(400);
+/// A form is timed in blocks of runs, one after the other: what a run finds in the caches of a core that has rested, or that
+/// the other form has used, says little. A block takes about this time, and has at most so many runs.
+const BLOCK: Duration = Duration::from_millis(3);
+const MOST_IN_BLOCK: u128 = 32;
+
+/// Blocks of each form: at least and at most so many, and no more after this time.
+const FEWEST_BLOCKS: usize = 5;
+const MOST_BLOCKS: usize = 60;
+const LONG_ENOUGH: Duration = Duration::from_millis(800);
 
 /// Runs after which an engine has begun to prepare itself for inputs of a size, and the longest wait until it has.
 const OFTEN: usize = 30;
@@ -67,6 +72,8 @@ const LONGEST_PREPARATION: Duration = Duration::from_secs(10);
 pub(super) struct TwoForms<'f> {
     pub(super) present: &'f Arc<dyn Executable>,
     pub(super) other: &'f Arc<dyn Executable>,
+    /// The threads of an operation with which the version was loaded.
+    pub(super) threads: usize,
 }
 
 impl TwoForms<'_> {
@@ -119,7 +126,7 @@ impl TwoForms<'_> {
             && began.elapsed() < LONGEST_PREPARATION
         {
             let turn = Instant::now();
-            if self.other.run(index, inputs, RunOptions { threads: 1, timeout: None }).is_err() {
+            if self.other.run(index, inputs, self.options()).is_err() {
                 return;
             }
             runs += 1;
@@ -127,40 +134,68 @@ impl TwoForms<'_> {
         }
     }
 
+    /// As long as a run takes.
+    fn options(&self) -> RunOptions {
+        RunOptions { threads: self.threads, timeout: None }
+    }
+
+    /// As many runs as a block has; `None` if the inputs are refused.
+    fn runs_in_block(&self, index: usize, inputs: &[Tensor]) -> Option<u32> {
+        let began = Instant::now();
+        self.present.run(index, inputs, self.options()).ok()?;
+        let run = began.elapsed().as_nanos().max(1);
+        u32::try_from((BLOCK.as_nanos() / run).clamp(1, MOST_IN_BLOCK)).ok()
+    }
+
+    /// The CPU time of a run of one form, of so many runs one after the other; `None` if the inputs are refused.
+    fn cpu_time(
+        &self,
+        executable: &Arc<dyn Executable>,
+        (index, inputs): (usize, &[Tensor]),
+        runs: u32,
+    ) -> Option<Duration> {
+        // Threads of the runtime do not say for which run they work. What requests take meanwhile counts for both forms.
+        let used = if self.threads == 1 { os::thread_cpu_time } else { os::process_cpu_time };
+        let (began, before) = (used()?, executable.other_cpu_time());
+        let mut elsewhere = before;
+        for _ in 0..runs {
+            executable.run(index, inputs, self.options()).ok()?;
+            let after = executable.other_cpu_time();
+            // What another engine does not run does not count.
+            if after.is_some() && after == elsewhere {
+                return None;
+            }
+            elsewhere = after;
+        }
+        let here = used()?.saturating_sub(began);
+        let there = elsewhere.zip(before).map(|(end, began)| end.saturating_sub(began));
+        Some((here + there.unwrap_or_default()) / runs)
+    }
+
     /// `None` if the inputs are refused, or there is no time for it.
     fn share(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) -> Option<f64> {
-        let timed = |executable: &Arc<dyn Executable>| -> Option<Duration> {
-            let (began, elsewhere) = (os::thread_cpu_time()?, executable.other_cpu_time());
-            executable.run(index, inputs, RunOptions { threads: 1, timeout: None }).ok()?;
-            let here = os::thread_cpu_time()?.saturating_sub(began);
-            match executable.other_cpu_time().zip(elsewhere) {
-                None => Some(here),
-                // What another engine does not run does not count.
-                Some((end, began)) if end == began => None,
-                Some((end, began)) => Some(here + end.saturating_sub(began)),
-            }
-        };
         let (mut present, mut other) = (Vec::new(), Vec::new());
         let began = Instant::now();
         // The first runs at a size build plans.
-        timed(self.present)?;
-        timed(self.other)?;
+        self.cpu_time(self.present, (index, inputs), 1)?;
+        self.cpu_time(self.other, (index, inputs), 1)?;
         if self.other.other_cpu_time().is_some() {
             self.prepare(index, inputs, goes_on);
         }
-        while present.len() < FEWEST_RUNS
-            || (present.len() < MOST_RUNS && began.elapsed() < LONG_ENOUGH)
+        let block = self.runs_in_block(index, inputs)?;
+        while present.len() < FEWEST_BLOCKS
+            || (present.len() < MOST_BLOCKS && began.elapsed() < LONG_ENOUGH)
         {
             if !goes_on() {
                 return None;
             }
             let turn = Instant::now();
-            present.push(timed(self.present)?);
-            other.push(timed(self.other)?);
+            present.push(self.cpu_time(self.present, (index, inputs), block)?);
+            other.push(self.cpu_time(self.other, (index, inputs), block)?);
             // Requests come first.
             thread::sleep(turn.elapsed());
         }
-        // What else the machine does only adds to the CPU time of a run, so the quickest runs say most.
+        // What else the machine does only adds to the CPU time of a run, so the quickest blocks say most.
         let (present, other) = (present.iter().min()?, other.iter().min()?);
         (!present.is_zero()).then(|| other.as_secs_f64() / present.as_secs_f64())
     }

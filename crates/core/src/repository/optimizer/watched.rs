@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::comparison::{Tolerance, difference};
+use crate::metrics::Metrics;
 use crate::repository::form::{FormKind, OptimizationState};
 use crate::repository::servable::LoadedVersion;
 use tensorserve_platform::{Executable, Profiled, RunOptions};
@@ -21,6 +22,7 @@ pub(super) struct WatchedExecutable {
     other: Arc<dyn Executable>,
     runs: AtomicU64,
     has_differed: AtomicBool,
+    metrics: Metrics,
 }
 
 impl WatchedExecutable {
@@ -28,9 +30,10 @@ impl WatchedExecutable {
         version: Weak<LoadedVersion>,
         own: Arc<dyn Executable>,
         other: Arc<dyn Executable>,
+        metrics: Metrics,
     ) -> Self {
         let (runs, has_differed) = (AtomicU64::new(0), AtomicBool::new(false));
-        WatchedExecutable { version, own, other, runs, has_differed }
+        WatchedExecutable { version, own, other, runs, has_differed, metrics }
     }
 
     /// What is not the same in the results of the other engine, in words.
@@ -57,6 +60,7 @@ impl WatchedExecutable {
             "{model} version {number}: its other engine has computed something else for a request ({what}); it runs in \
              its own from now on"
         );
+        self.metrics.form_found(model, FormKind::OtherEngine.label(), "differed");
         let why = format!("the other engine has computed something else for a request: {what}");
         version.forms.set(FormKind::OtherEngine, OptimizationState::Unchanged(why));
         version.executable.switch(Arc::clone(&self.own));
