@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::table::columns;
-use super::{InspectArgs, example, http_client, print_line, print_text, set_libraries};
+use super::{InspectArgs, example, forms, http_client, print_line, print_text, set_libraries};
 use crate::config::{self, Config, Settings, environment::Environment};
 use crate::platforms;
 use crate::stores;
@@ -24,8 +24,11 @@ use tensorserve_tensor::{
 const SERVER: &str = "http://127.0.0.1:8500";
 
 pub(super) fn run(arguments: &InspectArgs, environment: &Environment) -> Result<ExitCode> {
-    let InspectArgs { target, tags, .. } = arguments;
+    let InspectArgs { target, tags, measure, .. } = arguments;
     if is_server(target) {
+        if *measure {
+            return Err(Error::invalid("--measure loads models: name a path, not a server"));
+        }
         inspect_url(target, environment)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -188,6 +191,12 @@ fn inspect_version(
     if let tensorserve_platform::Completeness::Missing(what) = platform.loader.check(folder) {
         print_line(&format!("  incomplete: {what} is missing"));
     }
+    #[cfg(feature = "openvino")]
+    if let Some(engine) =
+        tensorserve_engines::other_engine(platform.info.name, folder, &options.tags)
+    {
+        print_line(&format!("  {engine}"));
+    }
     for external in &inspection.external_ops {
         print_line(&format!("  reaches outside the model: {external}"));
     }
@@ -279,6 +288,8 @@ fn inspect_url(url: &str, environment: &Environment) -> Result<()> {
     for signature in served.signatures.iter().filter(|signature| is_shown(signature)) {
         show(server, name, signature);
     }
+    // Other servers do not tell, nor does ours where its console is off.
+    let _ = forms::show(server, name, Some(version), environment);
     Ok(())
 }
 

@@ -24,12 +24,14 @@ mod container;
 mod convert;
 mod example;
 mod fetch;
+mod forms;
 mod health;
 mod http_client;
 mod inspect;
 mod interrupt;
 mod listeners;
 mod logging;
+mod measured_forms;
 mod model_server;
 mod native_log;
 mod paths;
@@ -219,6 +221,9 @@ struct InspectArgs {
     /// Python interpreter of a model with --runner python [default: python3 on the PATH]
     #[arg(long, value_name = "PATH")]
     runner_python: Option<PathBuf>,
+    /// Also load the models, and measure what optimize = "exact" and engine = "auto" would gain on this machine
+    #[arg(long)]
+    measure: bool,
 }
 
 /// Runs the program.
@@ -285,7 +290,13 @@ fn run(arguments: Vec<OsString>, environment: &Environment) -> Result<ExitCode> 
     }
     match cli.command {
         Some(Commands::Serve(arguments)) => run_serve(*arguments, unknown, environment),
-        Some(Commands::Inspect(arguments)) => inspect::run(&arguments, environment),
+        Some(Commands::Inspect(arguments)) => {
+            let status = inspect::run(&arguments, environment)?;
+            if arguments.measure {
+                measured_forms::run(&arguments.target)?;
+            }
+            Ok(status)
+        }
         #[cfg(feature = "transform")]
         Some(Commands::Transform(arguments)) => Ok(transform::run(*arguments, environment)),
         Some(Commands::Bench(arguments)) => bench::run(&arguments, environment),

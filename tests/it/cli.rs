@@ -443,7 +443,7 @@ fn a_model_on_a_server_can_be_inspected() {
     let url = format!("http://{}/v1/models/recommender", process.address);
     let ended = run(&["inspect", &url]);
     assert!(ended.status.success(), "{}", ended.stderr);
-    for part in ["user_id", "item_id", "features", "int64", "score"] {
+    for part in ["user_id", "item_id", "features", "int64", "score", "optimize is off"] {
         assert!(ended.stdout.contains(part), "{part} is not in: {}", ended.stdout);
     }
     let ended = run(&["inspect", &url.replace("recommender", "other")]);

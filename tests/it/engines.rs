@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::support::fake::{Answer, Model, OtherForm};
 use crate::support::place::Place;
-use crate::support::process::{Process, is_running, kill, model_processes, signal, tensorserve};
+use crate::support::process::{
+    Process, is_running, kill, model_processes, run, signal, tensorserve,
+};
 use crate::support::server::TestServer;
 use crate::support::{client, copy, project, wait_until};
 
@@ -77,6 +79,12 @@ fn the_first_difference_in_production_ends_it_without_a_wrong_answer() {
     assert!(found["text"].to_string().contains("something else for a request"), "{found}");
     place.server.wait_until("one form is left", |_| place.fake.alive() == 1);
     assert_eq!(second(), 2.0);
+    for result in ["took_over", "differed"] {
+        let series = format!(
+            "tensorserve_other_forms_total{{model=\"m\",kind=\"other_engine\",result=\"{result}\"}}"
+        );
+        assert_eq!(place.metric(&series), Some(1.0), "{series}");
+    }
 }
 
 /// A server of these models of this project, on OpenVINO.
@@ -151,4 +159,22 @@ fn openvino_runs_saved_models_and_its_end_fails_no_request() {
     }
     let answer = half(json!([1.0, 2.0, 5.0]));
     assert_eq!((answer.status, answer.json()), (200, expected), "a stopped process");
+}
+
+#[test]
+fn inspect_says_what_other_forms_gain() {
+    let ended =
+        run(&["inspect", "--measure", &project("models/half_plus_two").display().to_string()]);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    for part in [
+        "OpenVINO may run signature",
+        "measured on this machine",
+        "optimization  ",
+        "other engine  ",
+    ] {
+        assert!(ended.stdout.contains(part), "{part} is not in: {}", ended.stdout);
+    }
+    let refused = run(&["inspect", "--measure", "http://127.0.0.1:1/v1/models/m"]);
+    assert!(!refused.status.success());
+    assert!(refused.stderr.contains("--measure loads models"), "{}", refused.stderr);
 }

@@ -41,6 +41,28 @@ pub fn with_engines(platforms: Platforms) -> Platforms {
     Platforms::new(platforms.iter().map(wrapped).collect())
 }
 
+/// Whether the model in `folder`, of a platform of this name, may run in another engine, in words. `None` for other platforms,
+/// and if its files cannot be read.
+#[must_use]
+pub fn other_engine(platform: &str, folder: &Path, tags: &[String]) -> Option<String> {
+    if platform != OF_MODELS {
+        return None;
+    }
+    match SavedModelPlan::read(folder, tags) {
+        Ok(plan) => {
+            let name = plan.signature.name;
+            Some(format!(
+                "engine = \"auto\": OpenVINO may run signature {name:?}, if it is quicker"
+            ))
+        }
+        Err(error) if error.code() == Code::Unimplemented => {
+            let why = error.message();
+            Some(format!("engine = \"auto\": runs on libtensorflow, since {why}"))
+        }
+        Err(_) => None,
+    }
+}
+
 /// The loader of a platform, with another engine for its models.
 struct EngineLoader {
     inner: Arc<dyn ModelLoader>,
