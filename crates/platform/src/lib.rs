@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
-pub use self::samples::{SyntheticSample, irregular_inputs, synthetic_samples};
+pub use self::samples::{SyntheticSample, irregular_inputs, sized_inputs, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 pub use tensorserve_os::files::names_version;
 use tensorserve_tensor::error::{Code, Error, Result};

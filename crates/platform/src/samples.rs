@@ -110,6 +110,17 @@ pub fn synthetic_samples(signature: &Signature) -> Vec<SyntheticSample> {
 /// to 4, integers from 0 to 9, short words, small images of noise. `None` if they would be large.
 #[must_use]
 pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Option<Vec<Tensor>> {
+    let open = if seed.is_multiple_of(2) { 1 } else { LONG };
+    sized_inputs(signature, (rows, open), seed)
+}
+
+/// The same, with open dimensions of this size.
+#[must_use]
+pub fn sized_inputs(
+    signature: &Signature,
+    (rows, open): (usize, usize),
+    seed: usize,
+) -> Option<Vec<Tensor>> {
     let start = seed.checked_mul(1009)?;
     let input = |(number, spec): (usize, &TensorSpec)| {
         let (dtype, start) = (spec.dtype()?, start + number * 131);
@@ -122,7 +133,6 @@ pub fn irregular_inputs(signature: &Signature, rows: usize, seed: usize) -> Opti
             let image = image_of(signature, size, &colour);
             image.unwrap_or_else(|| format!("word{}", start % 50).into_bytes())
         };
-        let open = if seed.is_multiple_of(2) { 1 } else { LONG };
         filled(spec, (rows, open), number, &text)
     };
     signature.inputs.iter().enumerate().map(input).collect()

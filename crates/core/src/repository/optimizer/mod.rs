@@ -261,10 +261,14 @@ impl OptimizationJob {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
         let (signatures, threads) = (self.signatures()?, self.version.upgrade()?.threads);
         let mut shares = Vec::new();
-        for signature in called(&signatures, made.only) {
+        for (index, signature) in called(&signatures, made.only) {
             let (present, other) = (&self.present(is_stopped)?, &made.executable);
             let forms = TwoForms { present, other, threads };
-            shares.extend(forms.shares(signature, &goes_on));
+            let recorded = self.recorded.get().into_iter().flatten();
+            let recorded = recorded.filter(|(number, _)| *number == index);
+            for tried in samples::timed_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
+                shares.extend(tried.iter().find_map(|it| forms.share(index, it, &goes_on)));
+            }
         }
         goes_on().then_some(shares)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::samples::ComparedInputs;
 use crate::comparison::{Tolerance, difference, same_outputs};
 use tensorserve_os as os;
-use tensorserve_platform::{Executable, RunOptions, irregular_inputs};
+use tensorserve_platform::{Executable, RunOptions};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
 
@@ -50,9 +50,6 @@ impl Worth {
         Ok(mean)
     }
 }
-
-/// Numbers of rows that are timed.
-const TIMED_ROWS: [usize; 2] = [1, 8];
 
 /// A form is timed in blocks of runs, one after the other: what a run finds in the caches of a core that has rested, or that
 /// the other form has used, says little. A block takes about this time, and has at most so many runs.
@@ -101,20 +98,6 @@ impl TwoForms<'_> {
             (Err(_), Err(error)) => format!("another error ({error})"),
         };
         Err(format!("signature {:?} has {what} for {}", signature.name, compared.name))
-    }
-
-    /// The CPU time of the other form as a share of that of the present one, for one row and for several. Runs in turns.
-    pub(super) fn shares(
-        &self,
-        (index, signature): (usize, &Signature),
-        goes_on: &impl Fn() -> bool,
-    ) -> Vec<f64> {
-        let rows = if signature.is_batchable() { &TIMED_ROWS[..] } else { &[1] };
-        let share = |&rows: &usize| {
-            let inputs = irregular_inputs(signature, rows, 0)?;
-            self.share(index, &inputs, goes_on)
-        };
-        rows.iter().filter_map(share).collect()
     }
 
     /// Lets an engine that prepares itself for inputs of a size that it gets often do so.
@@ -172,8 +155,14 @@ impl TwoForms<'_> {
         Some((here + there.unwrap_or_default()) / runs)
     }
 
-    /// `None` if the inputs are refused, or there is no time for it.
-    fn share(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) -> Option<f64> {
+    /// The CPU time of the other form as a share of that of the present one. Runs in turns. `None` if the inputs are refused,
+    /// or there is no time for it.
+    pub(super) fn share(
+        &self,
+        index: usize,
+        inputs: &[Tensor],
+        goes_on: &impl Fn() -> bool,
+    ) -> Option<f64> {
         let (mut present, mut other) = (Vec::new(), Vec::new());
         let began = Instant::now();
         // The first runs at a size build plans.

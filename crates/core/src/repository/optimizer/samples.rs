@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::batch::joined;
 use crate::repository::{ModelHandle, Servable, TrialRequest};
 use tensorserve_platform::{
-    Executable, RunOptions, irregular_inputs, synthetic_inputs, synthetic_samples,
+    Executable, RunOptions, irregular_inputs, sized_inputs, synthetic_inputs, synthetic_samples,
 };
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{Signature, Tensor};
@@ -68,6 +68,32 @@ pub(super) fn compared_inputs<'r>(
         add(format!("recorded request {number}"), inputs.clone(), 0, true);
     }
     all
+}
+
+/// The most recorded requests that are timed.
+const MOST_TIMED: usize = 4;
+
+/// Numbers of rows that are timed without recorded requests, and sizes of open dimensions, of which the first counts that
+/// the model takes: a text has words, and an image pixels.
+const TIMED_ROWS: [usize; 2] = [1, 8];
+const TIMED_SIZES: [usize; 2] = [32, 1];
+
+/// Inputs for `signature` that are timed, each with alternatives if the model refuses it: recorded requests, or irregular
+/// values.
+pub(super) fn timed_inputs<'r>(
+    signature: &Signature,
+    recorded: impl Iterator<Item = &'r Vec<Tensor>>,
+) -> Vec<Vec<Vec<Tensor>>> {
+    let recorded: Vec<_> = recorded.take(MOST_TIMED).map(|inputs| vec![inputs.clone()]).collect();
+    if !recorded.is_empty() {
+        return recorded;
+    }
+    let rows = if signature.is_batchable() { &TIMED_ROWS[..] } else { &[1] };
+    let alternatives = |&rows: &usize| {
+        let sizes = TIMED_SIZES.iter();
+        sizes.filter_map(|&open| sized_inputs(signature, (rows, open), 0)).collect()
+    };
+    rows.iter().map(alternatives).collect()
 }
 
 /// Notes the inputs of runs.
