@@ -130,7 +130,7 @@ impl TwoForms<'_> {
         u32::try_from((BLOCK.as_nanos() / run).clamp(1, MOST_IN_BLOCK)).ok()
     }
 
-    /// The CPU time of a run of one form, of so many runs one after the other; `None` if the inputs are refused.
+    /// The CPU time of the quickest of so many runs of one form, one after the other; `None` if the inputs are refused.
     fn cpu_time(
         &self,
         executable: &Arc<dyn Executable>,
@@ -139,20 +139,20 @@ impl TwoForms<'_> {
     ) -> Option<Duration> {
         // Threads of the runtime do not say for which run they work. What requests take meanwhile counts for both forms.
         let used = if self.threads == 1 { os::thread_cpu_time } else { os::process_cpu_time };
-        let (began, before) = (used()?, executable.other_cpu_time());
-        let mut elsewhere = before;
+        let mut least = Duration::MAX;
         for _ in 0..runs {
+            let (began, elsewhere) = (used()?, executable.other_cpu_time());
             executable.run(index, inputs, self.options()).ok()?;
-            let after = executable.other_cpu_time();
-            // What another engine does not run does not count.
-            if after.is_some() && after == elsewhere {
-                return None;
-            }
-            elsewhere = after;
+            let here = used()?.saturating_sub(began);
+            let there = match executable.other_cpu_time().zip(elsewhere) {
+                None => Duration::ZERO,
+                // What another engine does not run does not count.
+                Some((end, began)) if end == began => return None,
+                Some((end, began)) => end.saturating_sub(began),
+            };
+            least = least.min(here + there);
         }
-        let here = used()?.saturating_sub(began);
-        let there = elsewhere.zip(before).map(|(end, began)| end.saturating_sub(began));
-        Some((here + there.unwrap_or_default()) / runs)
+        Some(least)
     }
 
     /// The CPU time of the other form as a share of that of the present one. Runs in turns. `None` if the inputs are refused,
@@ -184,7 +184,7 @@ impl TwoForms<'_> {
             // Requests come first.
             thread::sleep(turn.elapsed());
         }
-        // What else the machine does only adds to the CPU time of a run, so the quickest blocks say most.
+        // What else the machine does only adds to the CPU time of a run, so the quickest runs say most.
         let (present, other) = (present.iter().min()?, other.iter().min()?);
         (!present.is_zero()).then(|| other.as_secs_f64() / present.as_secs_f64())
     }
