@@ -29,7 +29,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("tensorflow", &["os", "platform", "preprocessing", "proto", "rows", "savedmodel", "tensor"]),
     ("onnx", &["platform", "rows", "tensor"]),
     ("litert", &["codec", "platform", "rows", "tensor"]),
-    ("openvino", &["codec", "os", "platform", "proto", "savedmodel", "tensor"]),
+    ("openvino", &["codec", "platform", "proto", "savedmodel", "tensor"]),
     ("engines", &["openvino", "platform", "tensor"]),
     ("testing", &[]),
     ("pickle", &["codec", "tensor", "testing"]),
