@@ -48,18 +48,21 @@ pub fn other_engine(platform: &str, folder: &Path, tags: &[String]) -> Option<St
     if platform != OF_MODELS {
         return None;
     }
-    match SavedModelPlan::read(folder, tags) {
+    Some(match plan(folder, tags).ok()? {
         Ok(plan) => {
             let name = plan.signature.name;
-            Some(format!(
-                "engine = \"auto\": OpenVINO may run signature {name:?}, if it is quicker"
-            ))
+            format!("engine = \"auto\": OpenVINO may run signature {name:?}, if it is quicker")
         }
-        Err(error) if error.code() == Code::Unimplemented => {
-            let why = error.message();
-            Some(format!("engine = \"auto\": runs on libtensorflow, since {why}"))
-        }
-        Err(_) => None,
+        Err(why) => format!("engine = \"auto\": runs on libtensorflow, since {why}"),
+    })
+}
+
+/// What OpenVINO may run of a SavedModel, or why it may run nothing.
+fn plan(folder: &Path, tags: &[String]) -> Result<Result<SavedModelPlan, String>> {
+    match SavedModelPlan::read(folder, tags) {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(error) if error.code() == Code::Unimplemented => Ok(Err(error.message().to_owned())),
+        Err(error) => Err(error),
     }
 }
 
@@ -107,12 +110,9 @@ impl ModelLoader for EngineLoader {
         signatures: &[Signature],
         present: &Arc<dyn Executable>,
     ) -> Result<Optimization> {
-        let plan = match SavedModelPlan::read(folder, &options.tags) {
+        let plan = match plan(folder, &options.tags)? {
             Ok(plan) => plan,
-            Err(error) if error.code() == Code::Unimplemented => {
-                return Ok(Optimization::None(error.message().to_owned()));
-            }
-            Err(error) => return Err(error),
+            Err(why) => return Ok(Optimization::None(why)),
         };
         let name = plan.signature.name.clone();
         let Some(number) = signatures.iter().position(|signature| signature.name == name) else {

@@ -97,7 +97,8 @@ impl InputGuard {
             return false;
         }
         match self {
-            InputGuard::Floats => are_ordinary(input),
+            // NaN is not below anything.
+            InputGuard::Floats => all_floats(input, |value| value.abs() <= LARGEST),
             InputGuard::Below(limit) => within(input, 0, limit.saturating_sub(1)),
             InputGuard::Of32Bits => within(input, i32::MIN.into(), i32::MAX.into()),
         }
@@ -174,14 +175,10 @@ fn about(spec: &TensorSpec, what: &str) -> Error {
 /// Whether outputs of a run are finite: what is not may be another number in TensorFlow.
 #[must_use]
 pub fn are_finite(outputs: &[Tensor]) -> bool {
-    outputs.iter().all(is_finite)
+    outputs.iter().all(|output| all_floats(output, f32::is_finite))
 }
 
-fn are_ordinary(tensor: &Tensor) -> bool {
-    // NaN is not below anything.
-    tensor.values::<f32>().is_some_and(|values| values.iter().all(|value| value.abs() <= LARGEST))
-}
-
-fn is_finite(tensor: &Tensor) -> bool {
-    tensor.values::<f32>().is_some_and(|values| values.iter().all(|value| value.is_finite()))
+/// Whether a tensor has floats of 32 bits, for all of which this holds.
+fn all_floats(tensor: &Tensor, holds: impl Fn(f32) -> bool) -> bool {
+    tensor.values::<f32>().is_some_and(|values| values.iter().all(|&value| holds(value)))
 }

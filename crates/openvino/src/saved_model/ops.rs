@@ -302,8 +302,14 @@ impl<'g> OpCall<'g> {
         self.node.attr.get(name)?.value.as_ref()
     }
 
+    /// Whether an attribute is one of these types.
+    fn is_of(&self, attribute: &str, types: &[DType]) -> bool {
+        let Some(Value::Type(given)) = self.attribute(attribute) else { return false };
+        types.iter().any(|dtype| dtype.number() == *given)
+    }
+
     fn is_float(&self, attribute: &str) -> bool {
-        matches!(self.attribute(attribute), Some(Value::Type(number)) if *number == DType::Float.number())
+        self.is_of(attribute, &[DType::Float])
     }
 
     fn input(&self, index: usize) -> Result<&Known> {
@@ -418,17 +424,18 @@ impl<'g> OpCall<'g> {
         if self.is_float("DstT") && is_tensor {
             return OpOutcome::only(Known::floats());
         }
-        let is_wide = self.is_wide("DstT");
+        let is_wide = self.is_of("DstT", &[DType::Int32, DType::Int64]);
+        let is_bool = self.is_of("DstT", &[DType::Bool]);
         match values {
             Known::Numbers { only } if is_wide => OpOutcome::only(Known::Numbers { only: *only }),
-            Known::Numbers { only } if self.is_bool("DstT") => {
+            Known::Numbers { only } if is_bool => {
                 OpOutcome::only(Known::Numbers { only: only.map(|value| i64::from(value != 0)) })
             }
             Known::Numbers { .. } => OpOutcome::only(Known::numbers()),
             // Ids that are looked up or compared fit 32 bits.
             Known::Ids(_) if is_wide => OpOutcome::only(values.clone()),
             // The library takes the least integer of 32 bits for 0.
-            Known::Ids(ids) if self.is_bool("DstT") && ids.least >= 0 => Ok(OpOutcome {
+            Known::Ids(ids) if is_bool && ids.least >= 0 => Ok(OpOutcome {
                 outputs: vec![Known::Flags],
                 ids: Some((ids.inputs.clone(), BEYOND_32_BITS)),
             }),
@@ -441,16 +448,6 @@ impl<'g> OpCall<'g> {
                 refuse("converts to integers or booleans what depends on values of the request")
             }
         }
-    }
-
-    fn is_bool(&self, attribute: &str) -> bool {
-        matches!(self.attribute(attribute), Some(Value::Type(number)) if *number == DType::Bool.number())
-    }
-
-    /// Whether an attribute is a type of integers of 32 or 64 bits.
-    fn is_wide(&self, attribute: &str) -> bool {
-        let numbers = [DType::Int32.number(), DType::Int64.number()];
-        matches!(self.attribute(attribute), Some(Value::Type(number)) if numbers.contains(number))
     }
 
     /// The values of the inputs `first..end`, in one tensor; the other inputs are numbers.

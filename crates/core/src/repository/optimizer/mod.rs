@@ -209,10 +209,22 @@ impl OptimizationJob {
         Some(())
     }
 
-    /// The version in its present form, as long as it is wanted.
-    fn present(&self, is_stopped: &AtomicBool) -> Option<Arc<dyn Executable>> {
-        let version = self.version.upgrade().filter(|_| !is_stopped.load(Relaxed))?;
-        Some(version.executable.current())
+    /// The version, as long as another form of it is wanted.
+    fn wanted(&self, is_stopped: &AtomicBool) -> Option<Arc<LoadedVersion>> {
+        self.version.upgrade().filter(|_| !is_stopped.load(Relaxed))
+    }
+
+    /// The version in its present form and in another one. `None` if the version is gone.
+    fn forms<'m>(&self, made: &'m OptimizedModel, is_stopped: &AtomicBool) -> Option<TwoForms<'m>> {
+        let version = self.wanted(is_stopped)?;
+        let (present, threads) = (version.executable.current(), version.threads);
+        Some(TwoForms { present, other: &made.executable, threads })
+    }
+
+    /// The inputs of recorded requests to a signature, once they are read.
+    fn recorded_of(&self, signature: usize) -> impl Iterator<Item = &Vec<Tensor>> {
+        let all = self.recorded.get().into_iter().flatten();
+        all.filter(move |(number, _)| *number == signature).map(|(_, inputs)| inputs)
     }
 
     /// Compares the other form with the present one. Returns how many inputs were compared; an error says what was not the
@@ -223,22 +235,17 @@ impl OptimizationJob {
         tolerance: Tolerance,
         is_stopped: &AtomicBool,
     ) -> Option<Result<usize, String>> {
-        let (signatures, other) = (self.signatures()?, &made.executable);
-        let threads = self.version.upgrade()?.threads;
-        let recorded = match self.recorded.get() {
-            Some(recorded) => recorded,
-            None => {
-                let recorded = self.read_recorded(is_stopped)?;
-                self.recorded.get_or_init(|| recorded)
-            }
-        };
+        let signatures = self.signatures()?;
+        if self.recorded.get().is_none() {
+            let recorded = self.read_recorded(is_stopped)?;
+            self.recorded.get_or_init(|| recorded);
+        }
         let mut compared = 0;
         for (index, signature) in called(&signatures, made.only) {
             let mut telling = 0;
-            let recorded = recorded.iter().filter(|(number, _)| *number == index);
-            for inputs in samples::compared_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
+            for inputs in samples::compared_inputs(signature, self.recorded_of(index)) {
                 let began = Instant::now();
-                let forms = TwoForms { present: &self.present(is_stopped)?, other, threads };
+                let forms = self.forms(made, is_stopped)?;
                 match forms.compare((index, signature), &inputs, tolerance) {
                     Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
                     Err(why) => return Some(Err(why)),
@@ -259,14 +266,11 @@ impl OptimizationJob {
     /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
     fn shares(&self, made: &OptimizedModel, is_stopped: &AtomicBool) -> Option<Vec<f64>> {
         let goes_on = || !is_stopped.load(Relaxed) && self.version.strong_count() > 0;
-        let (signatures, threads) = (self.signatures()?, self.version.upgrade()?.threads);
+        let signatures = self.signatures()?;
         let mut shares = Vec::new();
         for (index, signature) in called(&signatures, made.only) {
-            let (present, other) = (&self.present(is_stopped)?, &made.executable);
-            let forms = TwoForms { present, other, threads };
-            let recorded = self.recorded.get().into_iter().flatten();
-            let recorded = recorded.filter(|(number, _)| *number == index);
-            for tried in samples::timed_inputs(signature, recorded.map(|(_, inputs)| inputs)) {
+            let forms = self.forms(made, is_stopped)?;
+            for tried in samples::timed_inputs(signature, self.recorded_of(index)) {
                 shares.extend(tried.iter().find_map(|it| forms.share(index, it, &goes_on)));
             }
         }
@@ -297,7 +301,7 @@ impl OptimizationJob {
             drop(servable);
             // The version may be idle now, and leave memory if it is to.
             rest(began);
-            self.present(is_stopped)?;
+            self.wanted(is_stopped)?;
         }
         Some(inputs)
     }

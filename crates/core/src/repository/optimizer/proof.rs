@@ -67,7 +67,7 @@ const LONGEST_PREPARATION: Duration = Duration::from_secs(10);
 
 /// Both forms of a model.
 pub(super) struct TwoForms<'f> {
-    pub(super) present: &'f Arc<dyn Executable>,
+    pub(super) present: Arc<dyn Executable>,
     pub(super) other: &'f Arc<dyn Executable>,
     /// The threads of an operation with which the version was loaded.
     pub(super) threads: usize,
@@ -166,7 +166,7 @@ impl TwoForms<'_> {
         let (mut present, mut other) = (Vec::new(), Vec::new());
         let began = Instant::now();
         // The first runs at a size build plans.
-        self.cpu_time(self.present, (index, inputs), 1)?;
+        self.cpu_time(&self.present, (index, inputs), 1)?;
         self.cpu_time(self.other, (index, inputs), 1)?;
         if self.other.other_cpu_time().is_some() {
             self.prepare(index, inputs, goes_on);
@@ -179,7 +179,7 @@ impl TwoForms<'_> {
                 return None;
             }
             let turn = Instant::now();
-            present.push(self.cpu_time(self.present, (index, inputs), block)?);
+            present.push(self.cpu_time(&self.present, (index, inputs), block)?);
             other.push(self.cpu_time(self.other, (index, inputs), block)?);
             // Requests come first.
             thread::sleep(turn.elapsed());
