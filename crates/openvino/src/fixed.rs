@@ -13,8 +13,9 @@ use tensorserve_tensor::error::Result;
 use tensorserve_tensor::same::{Tolerance, same_outputs};
 use tensorserve_tensor::{Shape, Signature, Tensor};
 
-/// Runs after which a shape gets a copy.
+/// Runs after which a shape gets a copy; a long run counts as one more for each of these times.
 const OFTEN: u32 = 20;
+const AS_ANOTHER: Duration = Duration::from_millis(50);
 
 /// The most copies, and the bytes that all of them may have, each about twice the weights.
 const MOST_COPIES: usize = 8;
@@ -130,16 +131,23 @@ impl FixedCopies {
         CopyFor::None
     }
 
-    /// Remembers whether a run was long.
+    /// Remembers that a run was long.
     pub(super) fn took(&self, inputs: &[Tensor], took: Duration) {
-        if took < LONG || self.source.threads == 1 {
+        if took < LONG {
             return;
         }
-        let mut counted = self.lock();
+        let (mut counted, shapes) = (self.lock(), shapes_of(inputs));
+        let more = u32::try_from(took.as_millis() / AS_ANOTHER.as_millis()).unwrap_or(OFTEN);
+        for is_parallel in [false, true] {
+            let key = CopyKey { shapes: shapes.clone(), is_parallel };
+            if let Some(ShapeState::Counted(runs)) = counted.states.get_mut(&key) {
+                *runs = runs.saturating_add(more);
+            }
+        }
         if counted.long.len() >= MOST_COUNTED {
             counted.long.clear();
         }
-        counted.long.insert(shapes_of(inputs));
+        counted.long.insert(shapes);
     }
 
     /// Makes a copy on a thread of its own. Without a thread, there is none.

@@ -99,6 +99,14 @@ pub(super) enum FormKind {
 impl FormKind {
     pub(super) const ALL: [FormKind; 2] = [FormKind::Optimized, FormKind::OtherEngine];
 
+    /// Why a model has no form of this kind, if its platform knows of none.
+    pub(super) fn none(self) -> &'static str {
+        match self {
+            FormKind::Optimized => "it has no variables that could be constants",
+            FormKind::OtherEngine => "its platform has no other engine",
+        }
+    }
+
     /// As a label of metrics.
     pub(super) fn label(self) -> &'static str {
         match self {

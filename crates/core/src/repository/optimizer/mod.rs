@@ -163,7 +163,7 @@ impl OptimizationJob {
                 Ok(Optimization::Made(made)) => made,
                 Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
                 Ok(Optimization::Unknown) => {
-                    return unchanged("its platform has no other form of models".to_owned());
+                    return unchanged(kind.none().to_owned());
                 }
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };

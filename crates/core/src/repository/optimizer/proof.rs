@@ -61,8 +61,10 @@ const FEWEST_BLOCKS: usize = 5;
 const MOST_BLOCKS: usize = 60;
 const LONG_ENOUGH: Duration = Duration::from_millis(800);
 
-/// Runs after which an engine has begun to prepare itself for inputs of a size, and the longest wait until it has.
+/// Runs, or the time of long runs and of the pauses between them, after which an engine has begun to prepare itself for
+/// inputs of a size, and the longest wait until it has.
 const OFTEN: usize = 30;
+const LONG_OFTEN: Duration = Duration::from_secs(4);
 const LONGEST_PREPARATION: Duration = Duration::from_secs(10);
 
 /// Both forms of a model.
@@ -104,8 +106,9 @@ impl TwoForms<'_> {
     fn prepare(&self, index: usize, inputs: &[Tensor], goes_on: &impl Fn() -> bool) {
         let began = Instant::now();
         let mut runs = 0;
+        let begins = |runs| runs < OFTEN && began.elapsed() < LONG_OFTEN;
         while goes_on()
-            && (runs < OFTEN || self.other.prepares())
+            && (begins(runs) || self.other.prepares())
             && began.elapsed() < LONGEST_PREPARATION
         {
             let turn = Instant::now();
