@@ -13,8 +13,13 @@ use crate::support::process::{
 use crate::support::server::TestServer;
 use crate::support::{client, copy, project, wait_until};
 
-const OTHER: OtherForm =
-    OtherForm { answer: Answer::Echo, cpu_micros: 100, is_gated: false, fails_on: None };
+const OTHER: OtherForm = OtherForm {
+    answer: Answer::Echo,
+    cpu_micros: 100,
+    is_gated: false,
+    fails_on: None,
+    second_cpu_micros: None,
+};
 
 /// A model with this form in another engine.
 fn place(other_form: OtherForm, engine: &str) -> Place {

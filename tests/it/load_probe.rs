@@ -221,8 +221,12 @@ fn other_forms_are_probed_and_remembered_too() {
     let cache = tempfile::tempdir().expect("temporary directory");
     for _ in 0..2 {
         let probing = Probing::serve(root.path(), cache.path(), &["--optimize", "exact"]);
-        let optimized = "half_plus_two version 1: optimized: ";
-        probing.wait_until(optimized, || !probing.logged(optimized).is_empty());
+        // Whether it is quicker, a busy machine does not always show.
+        probing.wait_until("the other form is judged", || {
+            let shown = get(probing.server.address, "/api/v1/models/half_plus_two").json();
+            let state = &shown["versions"][0]["optimization"]["state"];
+            state == "optimized" || state == "unchanged"
+        });
         let verdicts = fs::read_dir(cache.path()).expect("a directory").flatten();
         let verdicts = verdicts.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
         assert_eq!(verdicts.count(), 2);

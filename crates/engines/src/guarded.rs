@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tensorserve_openvino::saved_model::{SavedModelPlan, are_finite};
+use tensorserve_openvino::saved_model::SavedModelPlan;
 use tensorserve_platform::{Executable, Profiled, RunOptions};
 use tensorserve_tensor::Tensor;
 use tensorserve_tensor::error::{Error, Result};
@@ -53,7 +53,9 @@ impl GuardedExecutable {
         match self.engine.executable.run(0, inputs, options) {
             Ok(outputs) => {
                 self.slowest.fetch_max(SlowRun::of(began.elapsed(), bytes).packed(), Relaxed);
-                are_finite(&outputs).then_some(outputs)
+                // What is not finite may be another number in TensorFlow.
+                let are_finite = outputs.iter().all(|it| it.has_floats_within(f32::MAX));
+                are_finite.then_some(outputs)
             }
             Err(error) => {
                 log::debug!("{}: runs on its own engine: {error}", self.model);

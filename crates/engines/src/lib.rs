@@ -135,6 +135,7 @@ impl ModelLoader for EngineLoader {
             executable,
             what,
             only: Some(number),
+            ends_group: true,
             is_last: true,
         }))
     }

@@ -428,8 +428,7 @@ pub trait Executable: Send + Sync {
     }
 
     /// Makes another form of this model that computes the same with less work, such as one whose variables are
-    /// constants. There may be several: number 0 promises most, and the following ones are for models whose outputs
-    /// that changes. Blocks for about as long as a load; runs may go on meanwhile.
+    /// constants. Number 0 promises most. Blocks for about as long as a load; runs may go on meanwhile.
     ///
     /// # Errors
     /// What the runtime reports.
@@ -440,8 +439,7 @@ pub trait Executable: Send + Sync {
     /// Runs, and profiles every operation. That takes many times as long as the run itself.
     ///
     /// # Errors
-    /// As [`Executable::run`];
-    /// [`Code::Unimplemented`] if the runtime has no profiler.
+    /// As [`Executable::run`]; [`Code::Unimplemented`] if the runtime has no profiler.
     fn profile(
         &self,
         _signature: usize,
@@ -469,8 +467,10 @@ pub struct OptimizedModel {
     pub executable: Arc<dyn Executable>,
     /// What is different, in words.
     pub what: String,
-    /// The number of the only signature that is different; `None` if all may be.
+    /// The only signature that is different; `None` if all may be.
     pub only: Option<usize>,
+    /// Whether forms with higher numbers promise less: they are made only if none so far is worth it.
+    pub ends_group: bool,
     /// Whether there is no form with a higher number.
     pub is_last: bool,
 }

@@ -78,6 +78,10 @@ pub struct Tensor {
     data: Data,
 }
 
+/// Up to this magnitude, inputs are ordinary: sums of products of larger ones may overflow in one order and not in another,
+/// and where they do, another way to compute the same may have NaN or not.
+pub const LARGEST_ORDINARY_FLOAT: f32 = 1e12;
+
 impl Tensor {
     /// A tensor of fixed-size elements over `buffer`.
     ///
@@ -175,6 +179,13 @@ impl Tensor {
             }
             Data::Numeric(_) | Data::Strings(_) => None,
         }
+    }
+
+    /// Whether the elements are floats of 32 bits of at most this magnitude: no NaN, and no infinity.
+    #[must_use]
+    pub fn has_floats_within(&self, largest: f32) -> bool {
+        // NaN is not within.
+        self.values::<f32>().is_some_and(|all| all.iter().all(|value| value.abs() <= largest))
     }
 
     /// The strings; `None` if the tensor has another type.

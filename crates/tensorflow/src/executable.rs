@@ -1,26 +1,34 @@
 //! Runs the signatures of a loaded model, and makes a copy of it that takes less time.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
 use super::ffi::{GraphEndpoint, RunTensors, TensorFlowSession};
-use super::freezing::SavedModelOrigin;
+use super::freezing::{SavedModelOrigin, is_never_nan};
 use super::{trace, unset};
 use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{LARGEST_ORDINARY_FLOAT, Signature, Tensor, TensorSpec};
 
 /// A loaded SavedModel.
 pub(super) struct SavedModelExecutable {
-    /// The endpoints of each signature, or why it cannot be run.
-    endpoints: Vec<Result<SignatureEndpoints>>,
-    session: TensorFlowSession,
+    loaded: Arc<LoadedGraph>,
+    /// What runs where `loaded` may compute something else, if it is such a copy.
+    original: Option<Arc<LoadedGraph>>,
     /// What a copy is made of; `None` if there can be none.
     origin: Option<SavedModelOrigin>,
     /// The folder whose assets its operations may read, if it is a copy.
     _assets: Option<TempDir>,
     on_gpu: bool,
+}
+
+/// A session, and what it runs.
+struct LoadedGraph {
+    /// The endpoints of each signature, or why it cannot be run.
+    endpoints: Vec<Result<SignatureEndpoints>>,
+    session: TensorFlowSession,
 }
 
 /// The feeds and fetches of a signature, in the order of its inputs and outputs.
@@ -58,9 +66,16 @@ impl SavedModelExecutable {
         origin: Option<SavedModelOrigin>,
         on_gpu: bool,
     ) -> Self {
+        let loaded = Arc::new(LoadedGraph::new(session, signatures));
+        SavedModelExecutable { loaded, original: None, origin, on_gpu, _assets: None }
+    }
+}
+
+impl LoadedGraph {
+    fn new(session: TensorFlowSession, signatures: &[Signature]) -> Self {
         let resolve = |signature| SignatureEndpoints::resolve(&session, signature);
         let endpoints = signatures.iter().map(resolve).collect();
-        SavedModelExecutable { endpoints, session, origin, on_gpu, _assets: None }
+        LoadedGraph { endpoints, session }
     }
 
     fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
@@ -70,12 +85,41 @@ impl SavedModelExecutable {
             None => Err(Error::internal("the signature's index is out of range")),
         }
     }
+
+    fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
+        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
+        outputs.map_err(unset::with_cause)
+    }
+}
+
+/// Whether sums of products of these inputs are far from infinity, in any order.
+fn are_ordinary(inputs: &[Tensor]) -> bool {
+    inputs.iter().all(|it| is_within(it, LARGEST_ORDINARY_FLOAT))
+}
+
+/// Whether no output is NaN or infinite, as far as that can be told.
+fn are_finite(outputs: &[Tensor]) -> bool {
+    outputs.iter().all(|it| is_within(it, f32::MAX))
+}
+
+fn is_within(tensor: &Tensor, largest: f32) -> bool {
+    is_never_nan(tensor.dtype()) || tensor.has_floats_within(largest)
 }
 
 impl Executable for SavedModelExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
-        outputs.map_err(unset::with_cause)
+        let Some(original) = &self.original else {
+            return self.loaded.run(signature, inputs, options);
+        };
+        let began = Instant::now();
+        if are_ordinary(inputs)
+            && let Ok(outputs) = self.loaded.run(signature, inputs, options)
+            && are_finite(&outputs)
+        {
+            return Ok(outputs);
+        }
+        let timeout = options.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        original.run(signature, inputs, RunOptions { timeout, ..options })
     }
 
     fn runs_on_gpu(&self) -> bool {
@@ -90,16 +134,19 @@ impl Executable for SavedModelExecutable {
         let Some(origin) = &self.origin else {
             return Ok(Optimization::Unknown);
         };
-        let frozen = match origin.freeze(&self.session, number)? {
+        let frozen = match origin.freeze(&self.loaded.session, number)? {
             Ok(frozen) => frozen,
             Err(why) => return Ok(Optimization::None(why)),
         };
         let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None, self.on_gpu);
-        let executable = Arc::new(SavedModelExecutable { _assets: frozen.assets, ..copy });
+        let original = frozen.plan.needs_original().then(|| Arc::clone(&self.loaded));
+        let _assets = frozen.assets;
+        let executable = Arc::new(SavedModelExecutable { original, _assets, ..copy });
         Ok(Optimization::Made(OptimizedModel {
             executable,
             what: frozen.what,
             only: None,
+            ends_group: frozen.plan.ends_group,
             is_last: frozen.is_last,
         }))
     }
@@ -110,8 +157,9 @@ impl Executable for SavedModelExecutable {
         inputs: &[Tensor],
         options: RunOptions,
     ) -> Result<Profiled> {
-        let tensors = self.endpoints(signature)?.with(inputs);
-        let (outputs, metadata) = self.session.run_traced(tensors, options)?;
+        let LoadedGraph { session, .. } = &*self.loaded;
+        let tensors = self.loaded.endpoints(signature)?.with(inputs);
+        let (outputs, metadata) = session.run_traced(tensors, options)?;
         Ok((outputs, trace::read(&metadata)?))
     }
 }

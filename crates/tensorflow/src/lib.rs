@@ -425,6 +425,7 @@ impl ModelLoader for TensorFlow {
                     tags: options.tags.clone(),
                     settings: self.settings(options, signatures.iter().all(|it| it.is_bounded)),
                     signatures: signatures.clone(),
+                    bytes: files.bytes(),
                 })
             }
             // Graphs without variables, those that only the runtime reads, and those on another machine.

@@ -66,6 +66,8 @@ pub struct OtherForm {
     pub is_gated: bool,
     /// A run with this value in its input fails.
     pub fails_on: Option<f32>,
+    /// What a second form of the same group takes.
+    pub second_cpu_micros: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -507,13 +509,15 @@ impl Executable for FakeExecutable {
     }
 
     fn optimized(&self, number: usize) -> Result<Optimization> {
-        let Some(OtherForm { answer, cpu_micros, is_gated, fails_on }) = self.model.other_form
-        else {
+        let Some(form) = self.model.other_form else {
             return Ok(Optimization::Unknown);
         };
-        if number > 0 {
-            return Ok(Optimization::None("there is one other form".to_owned()));
-        }
+        let OtherForm { answer, is_gated, fails_on, second_cpu_micros, .. } = form;
+        let (what, cpu_micros, is_last) = match (number, second_cpu_micros) {
+            (0, second) => ("another form", form.cpu_micros, second.is_none()),
+            (1, Some(second)) => ("a second form", second, true),
+            _ => return Ok(Optimization::None("there is no such form".to_owned())),
+        };
         if is_gated {
             self.record.loads_gate.pass();
         }
@@ -522,9 +526,10 @@ impl Executable for FakeExecutable {
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.record) });
         Ok(Optimization::Made(OptimizedModel {
             executable,
-            what: "another form".to_owned(),
+            what: what.to_owned(),
             only: None,
-            is_last: true,
+            ends_group: is_last,
+            is_last,
         }))
     }
 }

@@ -13,7 +13,7 @@ use self::ops::{IdOrigins, Known};
 use tensorserve_proto::tensorflow::MetaGraphDef;
 use tensorserve_savedmodel as files;
 use tensorserve_tensor::error::{Error, Result};
-use tensorserve_tensor::{DType, Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{DType, LARGEST_ORDINARY_FLOAT, Signature, Tensor, TensorSpec};
 
 mod flow;
 mod ops;
@@ -25,9 +25,6 @@ const SIGNATURE: &str = "serving_default";
 
 /// The tag of the only graph that it reads.
 const TAG: &str = "serve";
-
-/// The largest magnitude of a float.
-const LARGEST: f32 = 1e12;
 
 /// What OpenVINO runs of a SavedModel, and when.
 #[derive(Clone, Debug)]
@@ -43,7 +40,7 @@ pub struct SavedModelPlan {
 /// What an input must have so that OpenVINO computes what TensorFlow does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum InputGuard {
-    /// Floats of at most [`LARGEST`]: the library loses NaN in some operations, and where larger ones overflow, which
+    /// Floats of at most [`LARGEST_ORDINARY_FLOAT`]: the library loses NaN in some operations, and where larger ones overflow, which
     /// depends on the order of a sum, one has NaN and the other does not.
     Floats,
     /// Integers from 0 up to this one, which is out of range: the library reads other rows of a table for them.
@@ -98,7 +95,7 @@ impl InputGuard {
         }
         match self {
             // NaN is not below anything.
-            InputGuard::Floats => all_floats(input, |value| value.abs() <= LARGEST),
+            InputGuard::Floats => input.has_floats_within(LARGEST_ORDINARY_FLOAT),
             InputGuard::Below(limit) => within(input, 0, limit.saturating_sub(1)),
             InputGuard::Of32Bits => within(input, i32::MIN.into(), i32::MAX.into()),
         }
@@ -170,15 +167,4 @@ fn check_names(signature: &Signature) -> Result<()> {
 
 fn about(spec: &TensorSpec, what: &str) -> Error {
     Error::unsupported(format!("{:?} {what}", spec.alias))
-}
-
-/// Whether outputs of a run are finite: what is not may be another number in TensorFlow.
-#[must_use]
-pub fn are_finite(outputs: &[Tensor]) -> bool {
-    outputs.iter().all(|output| all_floats(output, f32::is_finite))
-}
-
-/// Whether a tensor has floats of 32 bits, for all of which this holds.
-fn all_floats(tensor: &Tensor, holds: impl Fn(f32) -> bool) -> bool {
-    tensor.values::<f32>().is_some_and(|values| values.iter().all(|&value| holds(value)))
 }

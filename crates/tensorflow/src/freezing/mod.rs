@@ -2,10 +2,10 @@
 //! fuses what depends on them alone. Variables that a run may write, strings and tables are never frozen; large variables
 //! stay, because a constant takes several times its size while the runtime optimizes a graph.
 //!
-//! `wire` edits encoded messages, `nodes` encodes nodes, `rewrite` puts the values in, with `crate::scope` to follow handles;
-//! this file reads the values and loads the copy.
+//! `forms` says which copies there are, `wire` edits encoded messages, `nodes` encodes nodes, `rewrite` puts the values in, with
+//! `crate::scope` to follow handles; this file reads the values and loads the copy.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
+use self::forms::CopyPlan;
+pub(super) use self::forms::is_never_nan;
 use self::rewrite::FrozenCounts;
 use self::wire::{Edit, edited};
 use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
@@ -22,6 +24,7 @@ use tensorserve_savedmodel::{self as saved_model, Graph};
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{DType, Signature, Tensor};
 
+mod forms;
 mod nodes;
 mod rewrite;
 #[cfg(test)]
@@ -30,6 +33,9 @@ mod wire;
 
 /// The largest variable that becomes a constant, in bytes.
 const LARGEST_VARIABLE: usize = 1 << 20;
+
+/// The most bytes of the files of a model that stays beside its copy.
+const LARGEST_KEPT: u64 = 64 << 20;
 
 /// The largest `saved_model.pb` that is copied: it is in memory several times meanwhile.
 const LARGEST_GRAPH: u64 = 256 << 20;
@@ -42,45 +48,6 @@ const INITIALIZATION: &str = "__saved_model_init_op";
 const META_GRAPHS: u32 = 2;
 const GRAPH_DEF: u32 = 2;
 
-/// Which variables become constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrozenVariables {
-    /// All.
-    All,
-    /// All but matrices that are read as a whole: mostly weights of products. If they are constants, the runtime stores them
-    /// in blocks, and its kernels add up in another order.
-    NoMatrices,
-    /// Those of at most one dimension, and those of which rows are looked up.
-    NoWeights,
-}
-
-impl FrozenVariables {
-    /// The forms of a model with these variables that differ. What promises most comes first.
-    fn forms(values: &[Tensor]) -> Vec<FrozenVariables> {
-        let mut forms = vec![FrozenVariables::All];
-        if values.iter().any(|value| FrozenVariables::NoMatrices.keeps(value)) {
-            forms.push(FrozenVariables::NoMatrices);
-        }
-        if values.iter().any(|value| value.shape().dims().len() > MATRIX) {
-            forms.push(FrozenVariables::NoWeights);
-        }
-        forms
-    }
-
-    /// Whether a variable that is read as a whole stays one.
-    fn keeps(self, value: &Tensor) -> bool {
-        let rank = value.shape().dims().len();
-        match self {
-            FrozenVariables::All => false,
-            FrozenVariables::NoMatrices => rank == MATRIX,
-            FrozenVariables::NoWeights => rank >= MATRIX,
-        }
-    }
-}
-
-/// The number of dimensions of a matrix.
-const MATRIX: usize = 2;
-
 /// What a SavedModel was loaded from, and how: all that a copy is made of but the values of its variables.
 pub(super) struct SavedModelOrigin {
     pub(super) api: Arc<TensorFlowApi>,
@@ -88,6 +55,8 @@ pub(super) struct SavedModelOrigin {
     pub(super) tags: Vec<String>,
     pub(super) settings: SessionSettings,
     pub(super) signatures: Vec<Signature>,
+    /// Of all files.
+    pub(super) bytes: u64,
 }
 
 /// A loaded copy.
@@ -95,6 +64,7 @@ pub(super) struct FrozenModel {
     pub(super) session: TensorFlowSession,
     /// What was frozen, in words.
     pub(super) what: String,
+    pub(super) plan: CopyPlan,
     /// Whether there is no copy with a higher number.
     pub(super) is_last: bool,
     /// The folder whose assets its operations may read.
@@ -138,28 +108,35 @@ impl SavedModelOrigin {
         let of_graph = reached.iter().filter(|placed| placed.function.is_none());
         let reachable: HashSet<&str> = of_graph.map(|placed| placed.node.name.as_str()).collect();
         let (handles, values) = values(session, graph, &reachable)?;
-        if values.is_empty() {
+        let ops = reached.iter().map(|placed| placed.node.op.as_str());
+        let may_stay = self.bytes <= LARGEST_KEPT && called().any(forms::has_numbers);
+        let plans = forms::plans(ops, &values, may_stay);
+        let Some(plan) = plans.get(number) else {
             return Ok(Err("its requests read no variables that could be constants".to_owned()));
-        }
-        let forms = FrozenVariables::forms(&values);
-        let Some(&variables) = forms.get(number) else {
-            return Ok(Err("there are no other forms".to_owned()));
         };
-        let is_last = number + 1 == forms.len();
-        let mut counts = FrozenCounts::default();
-        let copy = with_graph(&encoded, part, |graph_bytes| {
-            let numbers = handles.iter().copied().zip(0..).collect();
-            let frozen =
-                rewrite::frozen((graph, graph_bytes), &reachable, numbers, &values, variables)?;
-            counts = frozen.counts;
-            Ok(frozen.encoded)
-        })?;
-        if counts.constants == 0 {
+        let is_last = number + 1 == plans.len();
+        let (copy, counts) = match plan.variables {
+            None => (encoded.to_vec(), FrozenCounts { has_variables: true, ..Default::default() }),
+            Some(variables) => {
+                let numbers: HashMap<&str, usize> = handles.iter().copied().zip(0..).collect();
+                let mut counts = FrozenCounts::default();
+                let copy = with_graph(&encoded, part, |bytes| {
+                    let numbers = numbers.clone();
+                    let frozen =
+                        rewrite::frozen((graph, bytes), &reachable, numbers, &values, variables)?;
+                    counts = frozen.counts;
+                    Ok(frozen.encoded)
+                })?;
+                (copy, counts)
+            }
+        };
+        if plan.variables.is_some() && counts.constants == 0 {
             return Ok(Err("its requests read no variables that could be constants".to_owned()));
         }
         drop((values, meta, encoded));
-        let (session, assets) = self.load(&copy, counts.has_variables)?;
-        Ok(Ok(FrozenModel { session, what: counts.to_string(), is_last, assets }))
+        let (session, assets) = self.load(&copy, plan, counts.has_variables)?;
+        let what = plan.describe(&counts);
+        Ok(Ok(FrozenModel { session, what, plan: *plan, is_last, assets }))
     }
 
     /// Writes the copy to a folder of its own, and loads it from there. Returns also the folder whose assets its operations
@@ -167,6 +144,7 @@ impl SavedModelOrigin {
     fn load(
         &self,
         copy: &[u8],
+        plan: &CopyPlan,
         has_variables: bool,
     ) -> Result<(TensorFlowSession, Option<TempDir>)> {
         let failed = |e: std::io::Error| {
@@ -190,8 +168,9 @@ impl SavedModelOrigin {
         };
         let file = saved_model::main_file(folder.path());
         fs::write(&file, copy).map_err(failed)?;
+        let settings = forms::session_settings(&self.settings, plan);
         let session =
-            TensorFlowSession::load(&self.api, folder.path(), &self.tags, &self.settings, None)?;
+            TensorFlowSession::load(&self.api, folder.path(), &self.tags, &settings, None)?;
         for used in variables.into_iter().chain([file]) {
             fs::remove_file(used).map_err(failed)?;
         }

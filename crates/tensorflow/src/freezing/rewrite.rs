@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::FrozenVariables;
+use super::forms::FrozenVariables;
 use super::nodes::{self, NewCalls};
 use super::wire::{Edit, WireFields, edited, push_bytes, with_texts};
 use crate::scope::{self, Scope, VariableNumber, is_control};

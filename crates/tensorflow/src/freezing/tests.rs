@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use prost::Message;
 
+use super::forms::{FrozenVariables, GraphRewrites, plans};
 use super::rewrite::{FrozenCounts, FrozenGraph, frozen};
-use super::{Edit, FrozenVariables, with_graph};
+use super::{Edit, with_graph};
 use crate::registry::tests::node;
 use tensorserve_proto::tensorflow::attr_value::{ListValue, Value};
 use tensorserve_proto::tensorflow::op_def::ArgDef;
@@ -228,9 +229,42 @@ fn weights_stay_variables_if_their_order_counts() {
         (vec![&filter, &matrix], vec![All, NoMatrices, NoWeights]),
     ] {
         let values: Vec<Tensor> = values.into_iter().cloned().collect();
-        assert_eq!(FrozenVariables::forms(&values), forms);
+        let sets: Vec<_> =
+            plans(["Relu"].into_iter(), &values, true).iter().map(|plan| plan.variables).collect();
+        assert_eq!(sets, forms.into_iter().map(Some).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn models_with_products_have_copies_without_fused_operations() {
+    use FrozenVariables::{All, NoMatrices};
+    use GraphRewrites::{NoFolding, NoFusion};
+    let vector = floats(&[1.0, 2.0]);
+    let matrix = vector.reshaped(Shape::new(&[1, 2]).expect("a shape")).expect("a matrix");
+    let of =
+        |op: &str, values: &[&Tensor], may_stay| -> Vec<(CopyVariables, GraphRewrites, bool)> {
+            let values: Vec<Tensor> = values.iter().map(|value| (*value).clone()).collect();
+            let plans = plans([op].into_iter(), &values, may_stay);
+            plans.iter().map(|it| (it.variables, it.rewrites, it.ends_group)).collect()
+        };
+    let unfused = (None, NoFusion, true);
+    assert_eq!(of("Relu", &[], true), []);
+    assert_eq!(of("Relu", &[&vector], true), [(Some(All), GraphRewrites::All, true)]);
+    assert_eq!(of("MatMul", &[], true), [unfused]);
+    assert_eq!(of("MatMul", &[&vector], false), [(Some(All), GraphRewrites::All, true)]);
+    assert_eq!(
+        of("MatMul", &[&vector, &matrix], true),
+        [
+            (Some(All), GraphRewrites::All, false),
+            (Some(All), NoFusion, true),
+            (Some(NoMatrices), GraphRewrites::All, false),
+            (Some(All), NoFolding, true),
+            unfused
+        ]
+    );
+}
+
+type CopyVariables = Option<FrozenVariables>;
 
 #[test]
 fn of_a_loop_only_what_no_round_replaces_is_known() {

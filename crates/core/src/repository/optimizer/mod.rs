@@ -31,6 +31,9 @@ mod watched;
 /// The most recorded requests that are compared.
 const MOST_RECORDED: usize = 200;
 
+/// The share of the CPU time of another form from which on a later one is preferred to it.
+const NOTABLY: f64 = 0.97;
+
 /// The thread that makes other forms of versions, one after the other.
 #[derive(Default)]
 pub(super) struct Optimizer {
@@ -50,6 +53,13 @@ struct OptimizationJob {
     recorded: OnceLock<Vec<(usize, Vec<Tensor>)>>,
     metrics: Metrics,
     _counted: OptimizingVersion,
+}
+
+/// A form that computes the same and takes less time.
+struct FoundForm {
+    made: OptimizedModel,
+    compared: usize,
+    cpu: f64,
 }
 
 impl Optimizer {
@@ -157,41 +167,55 @@ impl OptimizationJob {
         }
         let (tolerance, worth) = demands(kind, &version.forms);
         drop(version);
+        let mut best: Option<FoundForm> = None;
         let mut first = None;
         for number in 0.. {
             let made = match self.version.upgrade()?.form(kind, number) {
                 Ok(Optimization::Made(made)) => made,
                 Ok(Optimization::None(why)) => return unchanged(first.unwrap_or(why)),
-                Ok(Optimization::Unknown) => {
-                    return unchanged(kind.none().to_owned());
-                }
+                Ok(Optimization::Unknown) => return unchanged(kind.none().to_owned()),
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };
-            let compared = at_low_priority(|| self.compare(&made, tolerance, is_stopped))?;
-            let compared = match compared {
-                Ok(compared) => compared,
-                Err(why) => {
-                    let first = first.get_or_insert(format!("{}, but {why}", made.what));
-                    if made.is_last {
-                        return unchanged(first.clone());
+            let (ends_group, is_last) = (made.ends_group, made.is_last);
+            match at_low_priority(|| self.try_form(made, (tolerance, worth), is_stopped))? {
+                Ok(found) => {
+                    if best.as_ref().is_none_or(|best| found.cpu < best.cpu * NOTABLY) {
+                        best = Some(found);
                     }
-                    continue;
                 }
-            };
-            let OptimizedModel { executable, what, .. } = &made;
-            let shares = at_low_priority(|| self.shares(&made, is_stopped))?;
-            let cpu = match worth.of(&shares) {
-                Ok(cpu) => cpu,
-                Err(why) => return unchanged(format!("{what}, but {why}")),
-            };
-            self.take_over(kind, executable)?;
-            return Some(OptimizationState::Optimized(OptimizedForm {
-                what: what.clone(),
-                compared,
-                cpu,
-            }));
+                Err(why) => {
+                    first.get_or_insert(why);
+                }
+            }
+            if ends_group && let Some(found) = best.take() {
+                self.take_over(kind, &found.made.executable)?;
+                let FoundForm { made, compared, cpu } = found;
+                let form = OptimizedForm { what: made.what, compared, cpu };
+                return Some(OptimizationState::Optimized(form));
+            }
+            if is_last {
+                return unchanged(first.unwrap_or_default());
+            }
         }
         None
+    }
+
+    /// Compares and times a form. An error says why it is not taken. `None` if the version is gone.
+    fn try_form(
+        &self,
+        made: OptimizedModel,
+        (tolerance, worth): (Tolerance, Worth),
+        is_stopped: &AtomicBool,
+    ) -> Option<Result<FoundForm, String>> {
+        let not_taken = |why| Some(Err(format!("{}, but {why}", made.what)));
+        let compared = match self.compare(&made, tolerance, is_stopped)? {
+            Ok(compared) => compared,
+            Err(why) => return not_taken(why),
+        };
+        match worth.of(&self.shares(&made, is_stopped)?) {
+            Ok(cpu) => Some(Ok(FoundForm { made, compared, cpu })),
+            Err(why) => not_taken(why),
+        }
     }
 
     /// Lets a form run from now on. `None` if the version is gone.
