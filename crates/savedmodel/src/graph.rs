@@ -153,6 +153,8 @@ pub fn called_functions(node: &NodeDef) -> impl Iterator<Item = (&str, usize, &s
             Some(
                 Value::S(_)
                 | Value::I(_)
+                | Value::F(_)
+                | Value::Placeholder(_)
                 | Value::B(_)
                 | Value::Type(_)
                 | Value::Shape(_)
@@ -190,7 +192,7 @@ mod tests {
     }
 
     fn call(name: &str, function: &str, input: &[&str]) -> NodeDef {
-        let value = Value::Func(NameAttrList { name: function.into() });
+        let value = Value::Func(NameAttrList { name: function.into(), ..NameAttrList::default() });
         let attr = [("f".to_owned(), AttrValue { value: Some(value) })];
         NodeDef { attr: attr.into(), ..node(name, "StatefulPartitionedCall", input) }
     }

@@ -10,6 +10,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub use self::alike::alike;
 pub use self::check::check;
 pub use self::constants::integers;
 pub use self::declared::{declared_signature, has_marshalled_hooks, tensor_names};
@@ -19,6 +20,7 @@ pub use self::files::{
 };
 pub use self::graph::{Graph, PlacedNode, called_functions};
 
+mod alike;
 mod bundle;
 mod check;
 mod constants;

@@ -28,6 +28,8 @@ pub(super) struct SavedModelExecutable {
 struct LoadedGraph {
     /// The endpoints of each signature, or why it cannot be run.
     endpoints: Vec<Result<SignatureEndpoints>>,
+    /// For each signature the number of one that computes the same and runs for it: the runtime plans each on its own.
+    alike: Vec<usize>,
     session: TensorFlowSession,
 }
 
@@ -60,22 +62,32 @@ impl SignatureEndpoints {
 }
 
 impl SavedModelExecutable {
+    /// `alike` has for each signature the number of one that computes the same.
     pub(super) fn new(
-        session: TensorFlowSession,
+        (session, alike): (TensorFlowSession, Vec<usize>),
         signatures: &[Signature],
         origin: Option<SavedModelOrigin>,
         on_gpu: bool,
     ) -> Self {
-        let loaded = Arc::new(LoadedGraph::new(session, signatures));
+        let loaded = Arc::new(LoadedGraph::new((session, alike), signatures));
         SavedModelExecutable { loaded, original: None, origin, on_gpu, _assets: None }
     }
 }
 
 impl LoadedGraph {
-    fn new(session: TensorFlowSession, signatures: &[Signature]) -> Self {
+    fn new((session, alike): (TensorFlowSession, Vec<usize>), signatures: &[Signature]) -> Self {
         let resolve = |signature| SignatureEndpoints::resolve(&session, signature);
         let endpoints = signatures.iter().map(resolve).collect();
-        LoadedGraph { endpoints, session }
+        for (&first, signature) in alike.iter().zip(signatures) {
+            if let Some(first) = signatures.get(first).filter(|it| it.name != signature.name) {
+                log::debug!(
+                    "signature {:?} runs as {:?}: both are alike",
+                    signature.name,
+                    first.name
+                );
+            }
+        }
+        LoadedGraph { endpoints, alike, session }
     }
 
     fn endpoints(&self, signature: usize) -> Result<&SignatureEndpoints> {
@@ -87,9 +99,26 @@ impl LoadedGraph {
     }
 
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
-        outputs.map_err(unset::with_cause)
+        let began = Instant::now();
+        let first = self.alike.get(signature).copied().unwrap_or(signature);
+        let run = |signature, options| {
+            let outputs = self.session.run(self.endpoints(signature)?.with(inputs), options);
+            outputs.map_err(unset::with_cause)
+        };
+        match run(first, options) {
+            // Its own message names its own nodes.
+            Err(error) if first != signature && error.code() != Code::DeadlineExceeded => {
+                run(signature, left(options, began))
+            }
+            found => found,
+        }
     }
+}
+
+/// What is left of the time for a run that began then.
+fn left(options: RunOptions, began: Instant) -> RunOptions {
+    let timeout = options.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+    RunOptions { timeout, ..options }
 }
 
 /// Whether sums of products of these inputs are far from infinity, in any order.
@@ -118,8 +147,7 @@ impl Executable for SavedModelExecutable {
         {
             return Ok(outputs);
         }
-        let timeout = options.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-        original.run(signature, inputs, RunOptions { timeout, ..options })
+        original.run(signature, inputs, left(options, began))
     }
 
     fn runs_on_gpu(&self) -> bool {
@@ -138,7 +166,12 @@ impl Executable for SavedModelExecutable {
             Ok(frozen) => frozen,
             Err(why) => return Ok(Optimization::None(why)),
         };
-        let copy = SavedModelExecutable::new(frozen.session, &origin.signatures, None, self.on_gpu);
+        let copy = SavedModelExecutable::new(
+            (frozen.session, self.loaded.alike.clone()),
+            &origin.signatures,
+            None,
+            self.on_gpu,
+        );
         let original = frozen.plan.needs_original().then(|| Arc::clone(&self.loaded));
         let _assets = frozen.assets;
         let executable = Arc::new(SavedModelExecutable { original, _assets, ..copy });

@@ -219,8 +219,10 @@ fn matches_text(node: &NodeDef, name: &str, is_external: impl Fn(&[u8]) -> bool)
                 | Value::Type(_)
                 | Value::Shape(_)
                 | Value::I(_)
+                | Value::F(_)
                 | Value::B(_)
-                | Value::Tensor(_),
+                | Value::Tensor(_)
+                | Value::Placeholder(_),
             )
             | None,
         ) => true,
@@ -273,7 +275,8 @@ mod tests {
     }
 
     fn call(name: &str, function: &str) -> NodeDef {
-        let function = Value::Func(NameAttrList { name: function.into() });
+        let function =
+            Value::Func(NameAttrList { name: function.into(), ..NameAttrList::default() });
         with(node(name, "StatefulPartitionedCall", &[]), "f", Some(function))
     }
 

@@ -410,7 +410,8 @@ impl ModelLoader for TensorFlow {
             // Another machine may never answer.
             parts.signatures.iter_mut().for_each(|signature| signature.is_bounded = false);
         }
-        let ModelParts { signatures, marshalled_hooks, external_ops, has_variables, .. } = parts;
+        let ModelParts { signatures, alike, marshalled_hooks, external_ops, has_variables, .. } =
+            parts;
         let is_known = runtime.gpus_in_use.get().is_some() || runtime.process != process::id();
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
@@ -435,7 +436,12 @@ impl ModelLoader for TensorFlow {
         let on_gpu =
             matches!(runtime.gpus(), Gpus::Available(_)) && self.config.session_target.is_empty();
         Ok(Loaded {
-            executable: Arc::new(SavedModelExecutable::new(session, &signatures, origin, on_gpu)),
+            executable: Arc::new(SavedModelExecutable::new(
+                (session, alike),
+                &signatures,
+                origin,
+                on_gpu,
+            )),
             signatures,
             bytes: files.bytes(),
             marshalled_hooks,

@@ -44,6 +44,8 @@ impl<'a> GraphFiles<'a> {
 pub(super) struct ModelParts {
     pub(super) written_by: String,
     pub(super) signatures: Vec<Signature>,
+    /// For each signature the number of one that computes the same.
+    pub(super) alike: Vec<usize>,
     pub(super) marshalled_hooks: bool,
     pub(super) external_ops: Vec<ExternalOp>,
     pub(super) has_variables: bool,
@@ -60,11 +62,14 @@ impl ModelParts {
         registry: Option<&OpRegistry>,
     ) -> Result<Self> {
         let info = meta.meta_info_def.as_ref();
+        let signatures = signatures::of_graph(meta, options, registry);
+        let graph = meta.graph_def.as_ref();
         Ok(ModelParts {
+            alike: graph.map_or_else(Vec::new, |graph| saved_model::alike(graph, &signatures)),
             external_ops: external_ops::check(meta, &options.ops)?,
             has_variables: meta.graph_def.as_ref().is_some_and(|it| Graph::new(it).has_variables()),
             written_by: info.map_or(String::new(), |info| info.tensorflow_version.clone()),
-            signatures: signatures::of_graph(meta, options, registry),
+            signatures,
             marshalled_hooks: saved_model::has_marshalled_hooks(meta),
         })
     }

@@ -29,6 +29,12 @@ impl BatchQueue {
             false => vec![1],
         }
     }
+
+    /// Whether all sizes of batches have to be warmed up, also if runs are long.
+    #[must_use]
+    pub fn needs_all_sizes_warm(&self) -> bool {
+        self.joins() && self.0.pads_for_gpu()
+    }
 }
 
 impl QueueInner {

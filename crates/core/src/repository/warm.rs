@@ -9,9 +9,12 @@ use tensorserve_platform::{synthetic_inputs, unset};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Error, Result};
 
-/// How often the warm-up runs a signature at each batch size: once to build the runtime's plan,
-/// then to measure the run time.
+/// How often the warm-up runs a signature at each batch size, and the time after which it does not run it again.
 const WARM_RUNS: usize = 4;
+const LONG_MEASUREMENT: Duration = Duration::from_millis(100);
+
+/// After a run that takes so long, no larger batches are measured before the version is ready.
+const LONG_RUN: Duration = Duration::from_millis(20);
 
 /// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
 const CLEARLY_LONG: u32 = 8;
@@ -70,27 +73,35 @@ impl Servable {
             if !signature.read_only || signature.inputs.is_empty() {
                 continue;
             }
-            let started = Instant::now();
-            for rows in queue.warm_rows() {
-                if let Err(error) = warm_size(signature, queue, rows) {
-                    if let Some(refusal) = unset::refusal(&error, signature, &all) {
-                        return Err(refusal);
-                    }
-                    // The model may reject synthetic inputs; the runtime's plan is built
-                    // nevertheless.
-                    let (model, version, name) = (self.model(), self.version(), &signature.name);
-                    log::debug!(
-                        "{model} version {version}, {name}: no warm-up on synthetic inputs: {error}"
-                    );
-                    break;
+            if let Err(error) = warm_sizes(signature, queue) {
+                if let Some(refusal) = unset::refusal(&error, signature, &all) {
+                    return Err(refusal);
                 }
-                if started.elapsed() > WARM_LIMIT {
-                    break;
-                }
+                // The model may reject synthetic inputs; the runtime's plan is built
+                // nevertheless.
+                let (model, version, name) = (self.model(), self.version(), &signature.name);
+                log::debug!(
+                    "{model} version {version}, {name}: no warm-up on synthetic inputs: {error}"
+                );
             }
         }
         Ok(())
     }
+}
+
+/// Runs a signature once, for the runtime's plan, and then measures the sizes of its batches.
+fn warm_sizes(signature: &Signature, queue: &BatchQueue) -> Result<()> {
+    let started = Instant::now();
+    warm_size((signature, queue), 1, 1)?;
+    for rows in queue.warm_rows() {
+        let run = warm_size((signature, queue), rows, WARM_RUNS)?;
+        // The batcher learns of larger batches from requests, but a GPU's runs of a new size take very long.
+        let is_long = run > LONG_RUN && !queue.needs_all_sizes_warm();
+        if is_long || started.elapsed() > WARM_LIMIT {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The shortest of several runs of one row, or the first below [`WORTH_SPLITTING`]; `None` if it does not run on synthetic inputs, or must not.
@@ -109,17 +120,24 @@ fn least_time(signature: &Signature, queue: &BatchQueue) -> Option<Duration> {
     Some(least)
 }
 
-/// Runs a signature a few times on `rows` rows of synthetic inputs; fewer times if runs are slow.
-fn warm_size(signature: &Signature, queue: &BatchQueue, rows: usize) -> Result<()> {
+/// Runs a signature so often on `rows` rows of synthetic inputs; fewer times if runs are slow. Returns how long the last took.
+fn warm_size(
+    (signature, queue): (&Signature, &BatchQueue),
+    rows: usize,
+    runs: usize,
+) -> Result<Duration> {
     let Some(inputs) = synthetic_inputs(signature, rows) else {
         return Err(Error::invalid("its inputs are too large for synthetic inputs"));
     };
     let started = Instant::now();
-    for _ in 0..WARM_RUNS {
+    let mut last = Duration::ZERO;
+    for _ in 0..runs {
+        let began = Instant::now();
         queue.warm(&inputs, Some(WARM_LIMIT))?;
-        if started.elapsed() > WARM_LIMIT / 10 {
+        last = began.elapsed();
+        if started.elapsed() > LONG_MEASUREMENT {
             break;
         }
     }
-    Ok(())
+    Ok(last)
 }

@@ -30,6 +30,7 @@ fn node(name: &str, op: &str, inputs: &[&str], attributes: &[(&str, Value)]) -> 
         op: op.to_owned(),
         input: inputs.iter().map(|input| (*input).to_owned()).collect(),
         attr: attr.collect(),
+        ..NodeDef::default()
     }
 }
 

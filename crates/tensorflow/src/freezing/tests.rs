@@ -26,7 +26,7 @@ fn with(node: NodeDef, name: &str, value: Value) -> NodeDef {
 }
 
 fn called(name: &str) -> NameAttrList {
-    NameAttrList { name: name.to_owned() }
+    NameAttrList { name: name.to_owned(), ..NameAttrList::default() }
 }
 
 fn calling(name: &str, op: &str, inputs: &[&str], functions: &[(&str, &str)]) -> NodeDef {
@@ -61,6 +61,7 @@ fn function(
         }),
         node_def: body,
         ret: results.iter().map(|(name, from)| ((*name).to_owned(), (*from).to_owned())).collect(),
+        ..FunctionDef::default()
     }
 }
 

@@ -125,7 +125,7 @@ impl<'a> TensorFlowCall<'_, 'a> {
     /// The function of an attribute.
     pub(super) fn function(&self, name: &str) -> Result<&'a str, Stop> {
         match self.attribute(name) {
-            Some(Attribute::Func(NameAttrList { name })) => Ok(name),
+            Some(Attribute::Func(NameAttrList { name, .. })) => Ok(name),
             _ => unknown("names no function"),
         }
     }

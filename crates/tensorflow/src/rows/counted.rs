@@ -208,6 +208,7 @@ mod tests {
             }),
             ret: names.into_iter().zip(results.iter().map(|&name| name.to_owned())).collect(),
             node_def: nodes,
+            ..FunctionDef::default()
         }
     }
 
