@@ -111,8 +111,7 @@ impl Executable for GuardedExecutable {
         if let Some(outputs) = outputs {
             return Ok(outputs);
         }
-        let timeout = options.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-        self.present.run(signature, inputs, RunOptions { timeout, ..options })
+        self.present.run(signature, inputs, options.left_since(began))
     }
 
     fn waits(&self) -> bool {

@@ -13,10 +13,11 @@ use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
+pub use self::forms::{Optimization, OptimizedModel};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::samples::{SyntheticSample, irregular_inputs, sized_inputs, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
@@ -26,6 +27,7 @@ use tensorserve_tensor::{Signature, Tensor};
 
 pub mod files;
 mod foreign;
+mod forms;
 pub mod library;
 mod ops;
 pub mod pool;
@@ -374,6 +376,15 @@ pub struct RunOptions {
     pub timeout: Option<Duration>,
 }
 
+impl RunOptions {
+    /// The options for what is left of the time, if the run began at `began` with another attempt.
+    #[must_use]
+    pub fn left_since(self, began: Instant) -> Self {
+        let timeout = self.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        RunOptions { timeout, ..self }
+    }
+}
+
 /// The cause of a failed load that would fail again with the same files: trying again is of no use.
 #[derive(Debug)]
 pub struct EndedProcess;
@@ -449,30 +460,6 @@ pub trait Executable: Send + Sync {
         let message = "the runtime of this model does not support profiling";
         Err(Error::new(Code::Unimplemented, message))
     }
-}
-
-/// What a runtime makes of a loaded model to compute the same with less work.
-pub enum Optimization {
-    /// The runtime knows no other form of models.
-    Unknown,
-    /// There is none of this number, for this reason.
-    None(String),
-    /// The other form.
-    Made(OptimizedModel),
-}
-
-/// Another form of a loaded model.
-pub struct OptimizedModel {
-    /// Runs the same signatures.
-    pub executable: Arc<dyn Executable>,
-    /// What is different, in words.
-    pub what: String,
-    /// The only signature that is different; `None` if all may be.
-    pub only: Option<usize>,
-    /// Whether forms with higher numbers promise less: they are made only if none so far is worth it.
-    pub ends_group: bool,
-    /// Whether there is no form with a higher number.
-    pub is_last: bool,
 }
 
 /// The outputs in order, and the profile of the run.

@@ -1,10 +1,11 @@
 //! Signatures that compute the same. Keras exports each model under two names, `serve` and `serving_default`, with a wrapper
 //! function for each.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
+use crate::graph::Graph;
 use tensorserve_proto::tensorflow::attr_value::Value;
-use tensorserve_proto::tensorflow::{AttrValue, FunctionDef, GraphDef, NameAttrList, NodeDef};
+use tensorserve_proto::tensorflow::{AttrValue, GraphDef, NameAttrList, NodeDef};
 use tensorserve_tensor::{Signature, TensorSpec};
 
 /// The signature of requests that name none.
@@ -14,13 +15,7 @@ const DEFAULT: &str = "serving_default";
 /// which most clients call, or else of the first. Its own number, if there is none, or that cannot be told from the graph.
 #[must_use]
 pub fn alike(graph: &GraphDef, signatures: &[Signature]) -> Vec<usize> {
-    let functions = graph.library.iter().flat_map(|library| &library.function);
-    let graph = NamedParts {
-        nodes: graph.node.iter().map(|node| (node.name.as_str(), node)).collect(),
-        functions: functions
-            .filter_map(|it| Some((it.signature.as_ref()?.name.as_str(), it)))
-            .collect(),
-    };
+    let graph = AlikeParts(Graph::new(graph));
     let first = |(number, signature): (usize, &Signature)| {
         let before = signatures.iter().take(number);
         before.into_iter().position(|it| graph.are_alike(it, signature)).unwrap_or(number)
@@ -35,13 +30,10 @@ pub fn alike(graph: &GraphDef, signatures: &[Signature]) -> Vec<usize> {
 
 type AttributeMap = BTreeMap<String, AttrValue>;
 
-/// The nodes and functions of a graph by name.
-struct NamedParts<'g> {
-    nodes: HashMap<&'g str, &'g NodeDef>,
-    functions: HashMap<&'g str, &'g FunctionDef>,
-}
+/// Compares parts of a graph.
+struct AlikeParts<'g>(Graph<'g>);
 
-impl NamedParts<'_> {
+impl AlikeParts<'_> {
     fn are_alike(&self, one: &Signature, other: &Signature) -> bool {
         let is_pure = |it: &Signature| it.read_only && it.repeatable && !it.inputs.is_empty();
         let declares = |a: &[TensorSpec], b: &[TensorSpec]| {
@@ -83,8 +75,7 @@ impl NamedParts<'_> {
             if input.is_some() || !seen.insert((name, other_name)) {
                 continue;
             }
-            let (Some(node), Some(other)) = (self.nodes.get(name), self.nodes.get(other_name))
-            else {
+            let (Some(node), Some(other)) = (self.0.node(name), self.0.node(other_name)) else {
                 return false;
             };
             if name != other_name && !self.does_the_same(node, other) {
@@ -115,7 +106,7 @@ impl NamedParts<'_> {
 
     /// Whether two functions have the same body but for their names, and call the same functions.
     fn functions_do_the_same(&self, one: &NameAttrList, other: &NameAttrList) -> bool {
-        let named = |function: &NameAttrList| self.functions.get(function.name.as_str()).copied();
+        let named = |function: &NameAttrList| self.0.function(&function.name);
         let (Some(body), Some(of_other)) = (named(one), named(other)) else {
             return false;
         };
@@ -167,7 +158,7 @@ fn parts(tensor: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorserve_proto::tensorflow::{FunctionDefLibrary, OpDef};
+    use tensorserve_proto::tensorflow::{FunctionDef, FunctionDefLibrary, OpDef};
     use tensorserve_tensor::DType;
 
     fn signature(name: &str, input: &str, output: &str) -> Signature {

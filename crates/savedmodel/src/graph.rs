@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use tensorserve_proto::tensorflow::attr_value::Value;
-use tensorserve_proto::tensorflow::{GraphDef, NodeDef};
+use tensorserve_proto::tensorflow::{FunctionDef, GraphDef, NodeDef};
 
 /// An index of a graph's nodes and functions by name.
 pub struct Graph<'a> {
     nodes: HashMap<&'a str, &'a NodeDef>,
-    functions: HashMap<&'a str, &'a [NodeDef]>,
+    functions: HashMap<&'a str, &'a FunctionDef>,
 }
 
 impl<'a> Graph<'a> {
@@ -19,9 +19,19 @@ impl<'a> Graph<'a> {
         Graph {
             nodes: graph.node.iter().map(|n| (n.name.as_str(), n)).collect(),
             functions: functions
-                .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f.node_def.as_slice())))
+                .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f)))
                 .collect(),
         }
+    }
+
+    /// The function of this name.
+    pub(crate) fn function(&self, name: &str) -> Option<&'a FunctionDef> {
+        self.functions.get(name).copied()
+    }
+
+    /// The nodes of a function.
+    fn body(&self, function: &str) -> &'a [NodeDef] {
+        self.function(function).map_or(&[], |function| function.node_def.as_slice())
     }
 
     /// Whether the graph has variables, whose values come from files.
@@ -51,7 +61,7 @@ impl<'a> Graph<'a> {
         loop {
             // A body counts as a whole: its side effects happen even if its results are not used.
             while let Some(function) = bodies.pop() {
-                for node in self.functions.get(function).copied().unwrap_or_default() {
+                for node in self.body(function) {
                     found.push(PlacedNode { node, function: Some(function) });
                     self.add_calls(node, &mut called, &mut bodies);
                 }
@@ -79,14 +89,14 @@ impl<'a> Graph<'a> {
             self.nodes.values().map(|&node| PlacedNode { node, function: None }).collect();
         all.sort_unstable_by_key(|placed| placed.node.name.as_str());
         for function in functions {
-            let body = self.functions.get(function).copied().unwrap_or_default();
+            let body = self.body(function);
             all.extend(body.iter().map(|node| PlacedNode { node, function: Some(function) }));
         }
         all.into_iter()
     }
 
     /// The node that produces the tensor `name` (`node`, `node:1` or, for control inputs, `^node`).
-    fn node(&self, name: &str) -> Option<&'a NodeDef> {
+    pub(crate) fn node(&self, name: &str) -> Option<&'a NodeDef> {
         let name = name.strip_prefix('^').unwrap_or(name);
         let name = name.split_once(':').map_or(name, |(node, _)| node);
         self.nodes.get(name).copied()

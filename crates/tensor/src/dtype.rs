@@ -87,6 +87,29 @@ impl DType {
         }
     }
 
+    /// Whether an element is an integer or a boolean: exact, and never NaN.
+    #[must_use]
+    pub fn is_integer_or_bool(self) -> bool {
+        match self {
+            DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool => true,
+            DType::Float
+            | DType::Double
+            | DType::Half
+            | DType::BFloat16
+            | DType::Complex64
+            | DType::Complex128
+            | DType::String => false,
+        }
+    }
+
     /// Whether an element is a real floating-point number.
     #[must_use]
     pub fn is_float(self) -> bool {

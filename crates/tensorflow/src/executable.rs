@@ -6,7 +6,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use super::ffi::{GraphEndpoint, RunTensors, TensorFlowSession};
-use super::freezing::{SavedModelOrigin, is_never_nan};
+use super::freezing::SavedModelOrigin;
 use super::{trace, unset};
 use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -108,17 +108,11 @@ impl LoadedGraph {
         match run(first, options) {
             // Its own message names its own nodes.
             Err(error) if first != signature && error.code() != Code::DeadlineExceeded => {
-                run(signature, left(options, began))
+                run(signature, options.left_since(began))
             }
             found => found,
         }
     }
-}
-
-/// What is left of the time for a run that began then.
-fn left(options: RunOptions, began: Instant) -> RunOptions {
-    let timeout = options.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-    RunOptions { timeout, ..options }
 }
 
 /// Whether sums of products of these inputs are far from infinity, in any order.
@@ -132,7 +126,7 @@ fn are_finite(outputs: &[Tensor]) -> bool {
 }
 
 fn is_within(tensor: &Tensor, largest: f32) -> bool {
-    is_never_nan(tensor.dtype()) || tensor.has_floats_within(largest)
+    tensor.dtype().is_integer_or_bool() || tensor.has_floats_within(largest)
 }
 
 impl Executable for SavedModelExecutable {
@@ -147,7 +141,7 @@ impl Executable for SavedModelExecutable {
         {
             return Ok(outputs);
         }
-        original.run(signature, inputs, left(options, began))
+        original.run(signature, inputs, options.left_since(began))
     }
 
     fn runs_on_gpu(&self) -> bool {

@@ -102,14 +102,11 @@ impl CopyPlan {
 /// The copies of a model with these operations and variables, in groups of which one promises as much as the other.
 /// `may_stay`: whether the model can stay loaded beside its copy.
 pub(super) fn plans<'o>(
-    ops: impl Iterator<Item = &'o str>,
+    mut ops: impl Iterator<Item = &'o str>,
     values: &[Tensor],
     may_stay: bool,
 ) -> Vec<CopyPlan> {
-    let mut has_products = false;
-    for op in ops {
-        has_products |= may_stay && op == "MatMul";
-    }
+    let has_products = may_stay && ops.any(|op| op == "MatMul");
     let mut sets = FrozenVariables::sets(values).into_iter();
     let mut groups: Vec<Vec<CopyPlan>> = Vec::new();
     if let Some(all) = sets.next() {
@@ -132,32 +129,10 @@ pub(super) fn plans<'o>(
     groups.concat()
 }
 
-/// Whether it can be told of all inputs of a signature whether they are NaN.
+/// Whether it can be told of all inputs of a signature whether they are NaN: strings may be numbers.
 pub(super) fn has_numbers(signature: &Signature) -> bool {
-    let is_told = |dtype| dtype == DType::Float || is_never_nan(dtype);
+    let is_told = |dtype: DType| dtype == DType::Float || dtype.is_integer_or_bool();
     signature.inputs.iter().all(|input| input.dtype().is_some_and(is_told))
-}
-
-/// Whether no element of this type is NaN, or may become one: strings may be numbers.
-pub(crate) fn is_never_nan(dtype: DType) -> bool {
-    match dtype {
-        DType::Bool
-        | DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64 => true,
-        DType::Float
-        | DType::Double
-        | DType::Half
-        | DType::BFloat16
-        | DType::Complex64
-        | DType::Complex128
-        | DType::String => false,
-    }
 }
 
 /// The settings of the session of a copy, for a model with these.

@@ -5,7 +5,7 @@
 //! `forms` says which copies there are, `wire` edits encoded messages, `nodes` encodes nodes, `rewrite` puts the values in, with
 //! `crate::scope` to follow handles; this file reads the values and loads the copy.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -14,7 +14,6 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use self::forms::CopyPlan;
-pub(super) use self::forms::is_never_nan;
 use self::rewrite::FrozenCounts;
 use self::wire::{Edit, edited};
 use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
@@ -111,28 +110,28 @@ impl SavedModelOrigin {
         let ops = reached.iter().map(|placed| placed.node.op.as_str());
         let may_stay = self.bytes <= LARGEST_KEPT && called().any(forms::has_numbers);
         let plans = forms::plans(ops, &values, may_stay);
+        let none = || Ok(Err("its requests read no variables that could be constants".to_owned()));
         let Some(plan) = plans.get(number) else {
-            return Ok(Err("its requests read no variables that could be constants".to_owned()));
+            return none();
         };
         let is_last = number + 1 == plans.len();
         let (copy, counts) = match plan.variables {
             None => (encoded.to_vec(), FrozenCounts { has_variables: true, ..Default::default() }),
             Some(variables) => {
-                let numbers: HashMap<&str, usize> = handles.iter().copied().zip(0..).collect();
                 let mut counts = FrozenCounts::default();
                 let copy = with_graph(&encoded, part, |bytes| {
-                    let numbers = numbers.clone();
+                    let numbers = handles.iter().copied().zip(0..).collect();
                     let frozen =
                         rewrite::frozen((graph, bytes), &reachable, numbers, &values, variables)?;
                     counts = frozen.counts;
                     Ok(frozen.encoded)
                 })?;
+                if counts.constants == 0 {
+                    return none();
+                }
                 (copy, counts)
             }
         };
-        if plan.variables.is_some() && counts.constants == 0 {
-            return Ok(Err("its requests read no variables that could be constants".to_owned()));
-        }
         drop((values, meta, encoded));
         let (session, assets) = self.load(&copy, plan, counts.has_variables)?;
         let what = plan.describe(&counts);

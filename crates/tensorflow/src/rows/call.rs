@@ -10,25 +10,7 @@ use tensorserve_tensor::DType;
 
 /// Whether a number of `DataType` is that of integers or booleans.
 fn is_integer(number: i32) -> bool {
-    let is_one = |dtype| match dtype {
-        DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64
-        | DType::Bool => true,
-        DType::Float
-        | DType::Double
-        | DType::Half
-        | DType::BFloat16
-        | DType::Complex64
-        | DType::Complex128
-        | DType::String => false,
-    };
-    DType::ALL.into_iter().any(|dtype| dtype.number() == number && is_one(dtype))
+    DType::ALL.into_iter().any(|dtype| dtype.number() == number && dtype.is_integer_or_bool())
 }
 
 /// What runs the graph that the operation is in.
