@@ -219,20 +219,48 @@ fn servers_without_a_probe_know_operations_that_need_exact_shapes() {
 fn other_forms_are_probed_and_remembered_too() {
     let root = place(&[]);
     let cache = tempfile::tempdir().expect("temporary directory");
-    for _ in 0..2 {
+    let judged = || {
         let probing = Probing::serve(root.path(), cache.path(), &["--optimize", "exact"]);
+        let found = || {
+            let shown = get(probing.server.address, "/api/v1/models/half_plus_two").json();
+            shown["versions"][0]["optimization"].clone()
+        };
         // Whether it is quicker, a busy machine does not always show.
         probing.wait_until("the other form is judged", || {
-            let shown = get(probing.server.address, "/api/v1/models/half_plus_two").json();
-            let state = &shown["versions"][0]["optimization"]["state"];
-            state == "optimized" || state == "unchanged"
+            found()["state"] == "optimized" || found()["state"] == "unchanged"
         });
-        let verdicts = fs::read_dir(cache.path()).expect("a directory").flatten();
-        let verdicts = verdicts.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
-        assert_eq!(verdicts.count(), 2);
-    }
-    let probing = Probing::serve(root.path(), cache.path(), &["--optimize", "exact"]);
+        (found(), probing)
+    };
+    let files = |ending: &str| -> Vec<std::path::PathBuf> {
+        let files = fs::read_dir(cache.path()).expect("a directory").flatten();
+        files.map(|it| it.path()).filter(|it| it.to_string_lossy().ends_with(ending)).collect()
+    };
+    let (first, _) = judged();
+    let note = files("-form-exact.txt").pop();
+    assert_eq!(note.is_some(), first["state"] == "optimized", "{first}");
+    let (again, probing) = judged();
     assert!(probing.logged("load probe in").is_empty());
+    assert_eq!(files(".json").len(), 2);
+    let Some(note) = note else {
+        return;
+    };
+    // To the last digit of what was measured then.
+    assert_eq!(again, first);
+    let written = fs::read_to_string(&note).expect("a note");
+    let (processor, form) = written.split_once('\n').expect("two lines");
+    let (_, what) = form.split_once('\n').expect("a line of numbers");
+    for other in [
+        String::new(),
+        "\u{1f}".repeat(100),
+        format!("another processor\n{form}"),
+        format!("{processor}\n99 48 0.125\n{what}"),
+        format!("{processor}\n0 48 0.125\nother constants"),
+    ] {
+        fs::write(&note, &other).expect("written");
+        let (found, _) = judged();
+        assert_ne!(found["cpu"], 0.125, "{other:?}: {found}");
+        assert!(found["text"].to_string().contains("constants"), "{other:?}: {found}");
+    }
 }
 
 #[test]

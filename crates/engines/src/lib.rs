@@ -103,6 +103,14 @@ impl ModelLoader for EngineLoader {
         self.inner.optimized(folder, options, executable, number)
     }
 
+    fn recall(&self, folder: &Path, options: &LoadOptions, topic: &str) -> Option<String> {
+        self.inner.recall(folder, options, topic)
+    }
+
+    fn remember(&self, folder: &Path, options: &LoadOptions, topic: &str, text: &str) {
+        self.inner.remember(folder, options, topic, text);
+    }
+
     fn in_other_engine(
         &self,
         folder: &Path,

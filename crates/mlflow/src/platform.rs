@@ -83,6 +83,16 @@ impl ModelLoader for FlavorLoader {
         self.inner.optimized(&data_of(path)?, options, executable, number)
     }
 
+    fn recall(&self, path: &Path, options: &LoadOptions, topic: &str) -> Option<String> {
+        self.inner.recall(&data_of(path).ok()?, options, topic)
+    }
+
+    fn remember(&self, path: &Path, options: &LoadOptions, topic: &str, text: &str) {
+        if let Ok(data) = data_of(path) {
+            self.inner.remember(&data, options, topic, text);
+        }
+    }
+
     fn packaging(&self, path: &Path) -> Result<Option<Packaging>> {
         if !model_file::is_model_folder(&ModelPath::new(path)) {
             return self.inner.packaging(path);

@@ -150,6 +150,14 @@ pub trait ModelLoader: Send + Sync {
         Ok(Optimization::Unknown)
     }
 
+    /// What was remembered of the model in `folder`, with these options and this runtime, under `topic`.
+    fn recall(&self, _folder: &Path, _options: &LoadOptions, _topic: &str) -> Option<String> {
+        None
+    }
+
+    /// Remembers a text for later starts of the server, if there is a place for that. A topic has small letters and `-`.
+    fn remember(&self, _folder: &Path, _options: &LoadOptions, _topic: &str, _text: &str) {}
+
     /// What the files around the model declare, for the protocol that knows their format.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use tensorserve_tensor::error::{Code, Error, Result};
 use crate::isolated;
 use crate::link::HostLink;
 use crate::messages::ProbeOutcome;
-use crate::verdicts::{Verdict, Verdicts};
+use crate::verdicts::{Verdict, Verdicts, VersionFingerprint};
 
 pub(crate) struct ProbedLoader {
     inner: Platform,
@@ -31,6 +31,18 @@ impl ProbedLoader {
         verdicts: Option<Arc<Verdicts>>,
     ) -> Self {
         ProbedLoader { inner, link, verdicts }
+    }
+
+    /// Where something is remembered of a version, and its files.
+    fn remembered(
+        &self,
+        folder: &Path,
+        options: &LoadOptions,
+    ) -> Option<(&Verdicts, VersionFingerprint)> {
+        let verdicts = self.verdicts.as_deref()?;
+        let runtime = self.inner.runtime.describe().ok()?;
+        let files = verdicts.fingerprint(&self.inner, &runtime, folder, options).ok()?;
+        Some((verdicts, files))
     }
 
     /// The remembered verdict on a version, or that of a probe.
@@ -153,6 +165,17 @@ impl ModelLoader for ProbedLoader {
             return Ok(Optimization::None(why.to_owned()));
         }
         self.inner.loader.optimized(folder, options, executable, number)
+    }
+
+    fn recall(&self, folder: &Path, options: &LoadOptions, topic: &str) -> Option<String> {
+        let (verdicts, files) = self.remembered(folder, options)?;
+        verdicts.recall(&files, topic)
+    }
+
+    fn remember(&self, folder: &Path, options: &LoadOptions, topic: &str, text: &str) {
+        if let Some((verdicts, files)) = self.remembered(folder, options) {
+            verdicts.note(&files, topic, text);
+        }
     }
 
     fn packaging(&self, folder: &Path) -> Result<Option<Packaging>> {

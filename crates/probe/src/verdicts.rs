@@ -35,6 +35,9 @@ struct Seen {
     verdicts: HashMap<VersionFingerprint, Verdict>,
 }
 
+/// The most bytes of a note that are read.
+const LONGEST_NOTE: u64 = 64 << 10;
+
 /// The most entries of [`Seen`]; then it is emptied.
 const MOST_SEEN: usize = 10_000;
 
@@ -124,7 +127,34 @@ impl Verdicts {
     /// Remembers that a version has passed.
     pub(crate) fn remember(&self, version: &VersionFingerprint, verdict: Verdict) {
         self.seen().verdicts.insert(version.clone(), verdict);
-        if let Err(error) = self.write(version, verdict) {
+        let text = serde_json::to_vec(&verdict).unwrap_or_default();
+        self.write(self.path(version), &text);
+    }
+
+    /// What was noted of a version under this topic.
+    pub(crate) fn recall(&self, version: &VersionFingerprint, topic: &str) -> Option<String> {
+        let mut text = String::new();
+        let file = File::open(self.note_path(version, topic)).ok()?;
+        file.take(LONGEST_NOTE).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Notes something of a version.
+    pub(crate) fn note(&self, version: &VersionFingerprint, topic: &str, text: &str) {
+        self.write(self.note_path(version, topic), text.as_bytes());
+    }
+
+    /// Writes a file, whole or not at all.
+    fn write(&self, path: PathBuf, content: &[u8]) {
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let write = || {
+            fs::create_dir_all(&self.folder)?;
+            fs::write(&partial, content)?;
+            fs::rename(&partial, path)
+        };
+        if let Err(error) = write() {
+            // A full disk leaves a part.
+            let _ = fs::remove_file(&partial);
             self.unwritable.call_once(|| {
                 log::info!(
                     "{}: the results of load probes cannot be kept for the next start: {error}",
@@ -134,17 +164,12 @@ impl Verdicts {
         }
     }
 
-    /// Writes a verdict, whole or not at all.
-    fn write(&self, version: &VersionFingerprint, verdict: Verdict) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let path = self.path(version);
-        let partial = path.with_extension(format!("{}.partial", std::process::id()));
-        fs::write(&partial, serde_json::to_vec(&verdict)?)?;
-        fs::rename(partial, path)
-    }
-
     fn path(&self, version: &VersionFingerprint) -> PathBuf {
         self.folder.join(&version.0).with_extension("json")
+    }
+
+    fn note_path(&self, version: &VersionFingerprint, topic: &str) -> PathBuf {
+        self.folder.join(format!("{}-{topic}.txt", version.0))
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -242,6 +267,9 @@ mod tests {
         fs::write(cache.join("c0ffee.json"), "damaged").expect("written");
         assert_eq!(verdicts(&cache).known(&version), None);
         // A file in place of the directory.
+        assert_eq!(verdicts(&cache).recall(&version, "threads"), None);
+        verdicts(&cache).note(&version, "threads", "a processor\n1");
+        assert_eq!(verdicts(&cache).recall(&version, "threads").as_deref(), Some("a processor\n1"));
         let unwritable = verdicts(&cache.join("c0ffee.json"));
         unwritable.remember(&version, verdict);
         assert_eq!(unwritable.known(&version), Some(verdict));

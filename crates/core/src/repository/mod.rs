@@ -41,6 +41,7 @@ mod journal;
 mod lifecycle;
 mod optimizer;
 mod policy;
+mod remembered;
 mod runs;
 mod samples;
 mod servable;

@@ -7,11 +7,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
+use super::VersionFiles;
 use super::form::{FormKind, OptimizationState, SwitchedExecutable, VersionForms};
+use super::remembered::RememberedVersion;
 use super::samples;
 use super::step_threads::StepThreads;
 use super::stores::FolderLease;
-use super::{ModelHandle, VersionFiles};
 use crate::batch::{
     BatchQueue, BatchRunner, Batcher, Joining, ModelLimit, Runaways, SignatureTraits,
 };
@@ -118,14 +119,16 @@ impl VersionLoad<'_> {
     pub(super) fn run(&self, loaded: impl FnOnce()) -> Result<Arc<Servable>> {
         let started = Instant::now();
         let cores = available_parallelism().map_or(1, NonZero::get);
-        let all = self.threads.unwrap_or(cores);
+        let known = self.threads.or_else(|| self.remembered_threads());
+        let all = known.unwrap_or(cores);
         let (mut servable, handlers) = self.load_with_handlers(all)?;
         loaded();
         if self.config.warm_up {
             self.warm(&servable)?;
-            let may_change = self.threads.is_none() && all > 1 && self.platform.info.takes_threads;
+            let may_change = known.is_none() && all > 1 && self.platform.info.takes_threads;
             if may_change {
                 servable = self.with_fewer_threads(servable)?;
+                self.remember_threads(servable.loaded.threads);
             }
             let queues: Vec<_> = servable.model_queues().collect();
             samples::run(&queues, self.second_look, self.model, self.version);
@@ -143,25 +146,6 @@ impl VersionLoad<'_> {
             );
         }
         Ok(servable)
-    }
-
-    /// The version with one thread within an operation, if it gains nothing from more.
-    fn with_fewer_threads(&self, several: Arc<Servable>) -> Result<Arc<Servable>> {
-        let several = match several.is_worth_splitting() {
-            Some(true) => return Ok(several),
-            Some(false) => None,
-            None => Some(several),
-        };
-        let single = self.load(1)?;
-        self.warm(&single)?;
-        Ok(several.filter(|several| several.gains_over(&single)).unwrap_or(single))
-    }
-
-    /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.
-    fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
-        servable.warm()?;
-        let handle = ModelHandle { servable: Arc::clone(servable), log: None, traffic: None };
-        self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
     }
 
     /// Loads the model and, at the same time, starts the worker processes of its handlers.
@@ -182,7 +166,7 @@ impl VersionLoad<'_> {
         Ok((servable?, Some(handlers?)))
     }
 
-    fn load(&self, threads: usize) -> Result<Arc<Servable>> {
+    pub(super) fn load(&self, threads: usize) -> Result<Arc<Servable>> {
         let mut options = load_options(self.config, threads);
         let is_isolated = self.config.isolated || self.platform.info.is_isolated;
         let name = shown_name(self.model, self.version);
@@ -291,6 +275,11 @@ impl LoadedVersion {
         let signatures: Vec<Signature> = self.model_signatures().cloned().collect();
         let (options, present) = (self.named_options(), self.executable.current());
         self.loader.in_other_engine(&self.folder, &options, &signatures, &present)
+    }
+
+    /// What is remembered of it.
+    pub(super) fn remembered(&self) -> RememberedVersion<'_> {
+        RememberedVersion { loader: &*self.loader, folder: &self.folder, options: &self.options }
     }
 
     /// The options of its load, with its name for messages of a process.
@@ -574,7 +563,7 @@ fn shown_name(model: &str, version: i64) -> String {
     format!("model {model:?} version {version}")
 }
 
-fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
+pub(super) fn load_options(config: &ModelConfig, threads: usize) -> LoadOptions {
     LoadOptions {
         threads,
         tags: config.tags.clone(),

@@ -1,11 +1,14 @@
 //! Runs of a version on synthetic inputs before it is ready: they build the runtime's plans, and show how long runs take.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::servable::Servable;
+use super::ModelHandle;
+use super::remembered::RememberedVersion;
+use super::servable::{Servable, VersionLoad, load_options};
 use crate::batch::{BatchQueue, WORTH_SPLITTING};
-use tensorserve_platform::{synthetic_inputs, unset};
+use tensorserve_platform::{LoadOptions, synthetic_inputs, unset};
 use tensorserve_tensor::Signature;
 use tensorserve_tensor::error::{Error, Result};
 
@@ -29,6 +32,41 @@ const PAUSE_IN_DOUBT: Duration = Duration::from_millis(4);
 
 /// The warm-up of a signature ends after this time.
 const WARM_LIMIT: Duration = Duration::from_secs(10);
+
+impl VersionLoad<'_> {
+    /// The version with one thread within an operation, if it gains nothing from more.
+    pub(super) fn with_fewer_threads(&self, several: Arc<Servable>) -> Result<Arc<Servable>> {
+        let several = match several.is_worth_splitting() {
+            Some(true) => return Ok(several),
+            Some(false) => None,
+            None => Some(several),
+        };
+        let single = self.load(1)?;
+        self.warm(&single)?;
+        Ok(several.filter(|several| several.gains_over(&single)).unwrap_or(single))
+    }
+
+    /// Warms up on synthetic inputs first: they cannot fail the load, and run every signature.
+    pub(super) fn warm(&self, servable: &Arc<Servable>) -> Result<()> {
+        servable.warm()?;
+        let handle = ModelHandle { servable: Arc::clone(servable), log: None, traffic: None };
+        self.files.warm_up(&handle, self.folder, self.config.warm_up_iterations)
+    }
+
+    /// The number of threads within an operation that suited the version when it was loaded before, on this machine.
+    pub(super) fn remembered_threads(&self) -> Option<usize> {
+        let options = load_options(self.config, 0);
+        self.platform.info.takes_threads.then(|| self.memory(&options).threads()).flatten()
+    }
+
+    pub(super) fn remember_threads(&self, threads: usize) {
+        self.memory(&load_options(self.config, 0)).remember_threads(threads);
+    }
+
+    fn memory<'o>(&'o self, options: &'o LoadOptions) -> RememberedVersion<'o> {
+        RememberedVersion { loader: &*self.platform.loader, folder: self.folder, options }
+    }
+}
 
 impl Servable {
     /// Whether some signature takes long enough to gain from several threads; `None` if only a comparison can tell. One that

@@ -15,6 +15,7 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use self::proof::{TwoForms, Worth};
 use self::watched::WatchedExecutable;
 use super::form::{FormKind, OptimizationState, OptimizedForm, VersionForms};
+use super::remembered::RememberedForm;
 use super::servable::LoadedVersion;
 use super::{Servable, ServingTable, TrialSources, VersionFiles};
 use crate::comparison::Tolerance;
@@ -55,8 +56,21 @@ struct OptimizationJob {
     _counted: OptimizingVersion,
 }
 
+/// How much of a form is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thoroughness {
+    /// All that there is.
+    Full,
+    /// A little: the same form of the same files has been compared on this machine.
+    Again,
+}
+
+/// The inputs of each signature that are compared [`Thoroughness::Again`].
+const COMPARED_AGAIN: usize = 2;
+
 /// A form that computes the same and takes less time.
 struct FoundForm {
+    number: usize,
     made: OptimizedModel,
     compared: usize,
     cpu: f64,
@@ -166,7 +180,14 @@ impl OptimizationJob {
             return unchanged("it was not warmed up (warm_up is false)".to_owned());
         }
         let (tolerance, worth) = demands(kind, &version.forms);
+        let settings = remembered_as(kind, version.forms.mode());
         drop(version);
+        if let Some(settings) = settings
+            && let Some(known) = at_low_priority(|| self.remembered(settings))
+            && let Some(state) = self.take_again(kind, known, tolerance, is_stopped)?
+        {
+            return Some(state);
+        }
         let mut best: Option<FoundForm> = None;
         let mut first = None;
         for number in 0.. {
@@ -177,7 +198,8 @@ impl OptimizationJob {
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };
             let (ends_group, is_last) = (made.ends_group, made.is_last);
-            match at_low_priority(|| self.try_form(made, (tolerance, worth), is_stopped))? {
+            let tried = || self.try_form((number, made), (tolerance, worth), is_stopped);
+            match at_low_priority(tried)? {
                 Ok(found) => {
                     if best.as_ref().is_none_or(|best| found.cpu < best.cpu * NOTABLY) {
                         best = Some(found);
@@ -189,8 +211,12 @@ impl OptimizationJob {
             }
             if ends_group && let Some(found) = best.take() {
                 self.take_over(kind, &found.made.executable)?;
-                let FoundForm { made, compared, cpu } = found;
+                let FoundForm { number, made, compared, cpu } = found;
                 let form = OptimizedForm { what: made.what, compared, cpu };
+                if let Some((settings, version)) = settings.zip(self.version.upgrade()) {
+                    let form = RememberedForm { number, form: form.clone() };
+                    version.remembered().remember_form(settings, &form);
+                }
                 return Some(OptimizationState::Optimized(form));
             }
             if is_last {
@@ -200,20 +226,47 @@ impl OptimizationJob {
         None
     }
 
+    /// The form of the version that took over when it was loaded before.
+    fn remembered(&self, settings: &str) -> Option<RememberedForm> {
+        self.version.upgrade()?.remembered().form(settings)
+    }
+
+    /// Lets a form that is known to be worth it take over, unless it shows to be another one. `None` if the version is gone.
+    fn take_again(
+        &self,
+        kind: FormKind,
+        known: RememberedForm,
+        tolerance: Tolerance,
+        is_stopped: &AtomicBool,
+    ) -> Option<Option<OptimizationState>> {
+        let RememberedForm { number, form } = known;
+        let made = match self.version.upgrade()?.form(kind, number) {
+            Ok(Optimization::Made(made)) if made.what == form.what => made,
+            Ok(_) | Err(_) => return Some(None),
+        };
+        let compared = || self.compare(&made, tolerance, Thoroughness::Again, is_stopped);
+        if at_low_priority(compared)?.is_err() {
+            return Some(None);
+        }
+        self.take_over(kind, &made.executable)?;
+        log::debug!("form {number} takes over again, as when the version was loaded before");
+        Some(Some(OptimizationState::Optimized(form)))
+    }
+
     /// Compares and times a form. An error says why it is not taken. `None` if the version is gone.
     fn try_form(
         &self,
-        made: OptimizedModel,
+        (number, made): (usize, OptimizedModel),
         (tolerance, worth): (Tolerance, Worth),
         is_stopped: &AtomicBool,
     ) -> Option<Result<FoundForm, String>> {
         let not_taken = |why| Some(Err(format!("{}, but {why}", made.what)));
-        let compared = match self.compare(&made, tolerance, is_stopped)? {
+        let compared = match self.compare(&made, tolerance, Thoroughness::Full, is_stopped)? {
             Ok(compared) => compared,
             Err(why) => return not_taken(why),
         };
         match worth.of(&self.shares(&made, is_stopped)?) {
-            Ok(cpu) => Some(Ok(FoundForm { made, compared, cpu })),
+            Ok(cpu) => Some(Ok(FoundForm { number, made, compared, cpu })),
             Err(why) => not_taken(why),
         }
     }
@@ -257,17 +310,23 @@ impl OptimizationJob {
         &self,
         made: &OptimizedModel,
         tolerance: Tolerance,
+        thoroughness: Thoroughness,
         is_stopped: &AtomicBool,
     ) -> Option<Result<usize, String>> {
         let signatures = self.signatures()?;
-        if self.recorded.get().is_none() {
+        if thoroughness == Thoroughness::Full && self.recorded.get().is_none() {
             let recorded = self.read_recorded(is_stopped)?;
             self.recorded.get_or_init(|| recorded);
         }
         let mut compared = 0;
         for (index, signature) in called(&signatures, made.only) {
             let mut telling = 0;
-            for inputs in samples::compared_inputs(signature, self.recorded_of(index)) {
+            let mut all = samples::compared_inputs(signature, self.recorded_of(index));
+            if thoroughness == Thoroughness::Again {
+                all.retain(|inputs| inputs.tells);
+                all.truncate(COMPARED_AGAIN);
+            }
+            for inputs in all {
                 let began = Instant::now();
                 let forms = self.forms(made, is_stopped)?;
                 match forms.compare((index, signature), &inputs, tolerance) {
@@ -278,7 +337,8 @@ impl OptimizationJob {
                 rest(began);
             }
             // Without inputs, one run shows all.
-            if !signature.inputs.is_empty()
+            if thoroughness == Thoroughness::Full
+                && !signature.inputs.is_empty()
                 && let Err(why) = proof::tells_enough(signature, telling)
             {
                 return Some(Err(why));
@@ -351,6 +411,15 @@ fn called(
 ) -> impl Iterator<Item = (usize, &Signature)> {
     let all = signatures.iter().enumerate().filter(|(_, signature)| signature.read_only);
     all.filter(move |(number, _)| only.is_none_or(|only| only == *number))
+}
+
+/// Under which settings a form of this kind is remembered; `None` if it is not: another engine may be of another version.
+fn remembered_as(kind: FormKind, mode: OptimizeMode) -> Option<&'static str> {
+    match (kind, mode) {
+        (FormKind::Optimized, OptimizeMode::Exact) => Some("exact"),
+        (FormKind::Optimized, OptimizeMode::Fast) => Some("fast"),
+        (FormKind::Optimized, OptimizeMode::Off) | (FormKind::OtherEngine, _) => None,
+    }
 }
 
 /// How equal a form must be, and how much less CPU time it must take.
