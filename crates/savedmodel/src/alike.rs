@@ -1,6 +1,7 @@
 //! Signatures that compute the same. Keras exports each model under two names, `serve` and `serving_default`, with a wrapper
 //! function for each.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
 use crate::graph::Graph;
@@ -11,11 +12,19 @@ use tensorserve_tensor::{Signature, TensorSpec};
 /// The signature of requests that name none.
 const DEFAULT: &str = "serving_default";
 
+/// The most pairs of signatures and of nodes that are compared: about as many as are read in a tenth of a second.
+const MOST_PAIRS: usize = 1_000_000;
+
 /// For each signature the number of one that computes the same outputs of the same inputs, by their names: of `serving_default`,
-/// which most clients call, or else of the first. Its own number, if there is none, or that cannot be told from the graph.
+/// which most clients call, or else of the first. Its own number, if there is none, or that cannot be told from the graph,
+/// or not soon.
 #[must_use]
 pub fn alike(graph: &GraphDef, signatures: &[Signature]) -> Vec<usize> {
-    let graph = AlikeParts(Graph::new(graph));
+    alike_within(MOST_PAIRS, graph, signatures)
+}
+
+fn alike_within(pairs: usize, graph: &GraphDef, signatures: &[Signature]) -> Vec<usize> {
+    let graph = AlikeParts { graph: Graph::new(graph), pairs_left: Cell::new(pairs) };
     let first = |(number, signature): (usize, &Signature)| {
         let before = signatures.iter().take(number);
         before.into_iter().position(|it| graph.are_alike(it, signature)).unwrap_or(number)
@@ -31,9 +40,19 @@ pub fn alike(graph: &GraphDef, signatures: &[Signature]) -> Vec<usize> {
 type AttributeMap = BTreeMap<String, AttrValue>;
 
 /// Compares parts of a graph.
-struct AlikeParts<'g>(Graph<'g>);
+struct AlikeParts<'g> {
+    graph: Graph<'g>,
+    pairs_left: Cell<usize>,
+}
 
 impl AlikeParts<'_> {
+    /// Whether so many more pairs may be compared.
+    fn may_compare(&self, pairs: usize) -> bool {
+        let left = self.pairs_left.get().checked_sub(pairs);
+        self.pairs_left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
     fn are_alike(&self, one: &Signature, other: &Signature) -> bool {
         let is_pure = |it: &Signature| it.read_only && it.repeatable && !it.inputs.is_empty();
         let declares = |a: &[TensorSpec], b: &[TensorSpec]| {
@@ -43,7 +62,8 @@ impl AlikeParts<'_> {
             };
             a.len() == b.len() && a.iter().zip(b).all(same)
         };
-        is_pure(one)
+        self.may_compare(1)
+            && is_pure(one)
             && is_pure(other)
             && declares(&one.inputs, &other.inputs)
             && declares(&one.outputs, &other.outputs)
@@ -75,7 +95,11 @@ impl AlikeParts<'_> {
             if input.is_some() || !seen.insert((name, other_name)) {
                 continue;
             }
-            let (Some(node), Some(other)) = (self.0.node(name), self.0.node(other_name)) else {
+            if !self.may_compare(1) {
+                return false;
+            }
+            let (Some(node), Some(other)) = (self.graph.node(name), self.graph.node(other_name))
+            else {
                 return false;
             };
             if name != other_name && !self.does_the_same(node, other) {
@@ -106,7 +130,7 @@ impl AlikeParts<'_> {
 
     /// Whether two functions have the same body but for their names, and call the same functions.
     fn functions_do_the_same(&self, one: &NameAttrList, other: &NameAttrList) -> bool {
-        let named = |function: &NameAttrList| self.0.function(&function.name);
+        let named = |function: &NameAttrList| self.graph.function(&function.name);
         let (Some(body), Some(of_other)) = (named(one), named(other)) else {
             return false;
         };
@@ -124,6 +148,7 @@ impl AlikeParts<'_> {
             && declared.is_stateful == by_other.is_stateful
             && (&body.ret, &body.control_ret) == (&of_other.ret, &of_other.control_ret)
             && body.node_def.len() == of_other.node_def.len()
+            && self.may_compare(body.node_def.len())
             && body.node_def.iter().zip(&of_other.node_def).all(is_same_node)
     }
 }
@@ -225,6 +250,16 @@ mod tests {
         let named = |name| signature(name, "in_b:0", "call_b:0");
         let signatures = [signature("serve", "in_a:0", "call_a:0"), named("serving_default")];
         assert_eq!(alike(&export(), &signatures), [1, 1]);
+    }
+
+    #[test]
+    fn what_takes_too_long_is_not_the_same() {
+        let named = |name| signature(name, "in_b:0", "call_b:0");
+        let signatures = [signature("serve", "in_a:0", "call_a:0"), named("serving_default")];
+        // The signatures, their calls, the bodies of the wrappers, and the variable; inputs are known by their place.
+        for (pairs, found) in [(0, [0, 1]), (1, [0, 1]), (2, [0, 1]), (4, [1, 1])] {
+            assert_eq!(alike_within(pairs, &export(), &signatures), found, "{pairs}");
+        }
     }
 
     #[test]
