@@ -1,8 +1,6 @@
 //! `tensorserve probe-host`: the process of load probes, when the server starts it again. The server passes it a socket
 //! and the settings of the platforms; nobody else calls it.
 
-use std::thread;
-
 use serde::{Deserialize, Serialize};
 
 use super::logging;
@@ -54,7 +52,7 @@ pub(super) fn settings(config: &Config) -> String {
 
 /// Is the process of load probes until the server ends.
 pub(super) fn run(environment: &Environment) -> ! {
-    os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
+    os::limit_malloc_arenas(os::server_arenas());
     os::keep_freed_memory(os::KEPT_BY_SERVER);
     os::exit_now(run_host(|settings| {
         let settings: HostSettings = serde_json::from_str(settings).map_err(|e| {

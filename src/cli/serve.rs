@@ -110,8 +110,7 @@ pub(super) fn serve(
     read_again: Option<ReadAgain>,
     then: impl FnOnce(&Server) -> Result<()>,
 ) -> Result<ExitCode> {
-    // One arena per core keeps lock contention low; more would retain more memory after loads.
-    os::limit_malloc_arenas(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
+    os::limit_malloc_arenas(os::server_arenas());
     os::keep_freed_memory(os::KEPT_BY_SERVER);
     let platforms = platforms::built_in(config);
     let runtimes = runtimes(&platforms, &config.repository.sources)?;

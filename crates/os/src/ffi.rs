@@ -35,6 +35,14 @@ pub fn limit_malloc_arenas(arenas: usize) {
     let _ = arenas;
 }
 
+/// The arenas of a server: two for each core, so that each thread of connections has one that no other busy thread uses.
+/// With one for each core they share some in most starts, and then each request moves memory between cores. More of them
+/// retain more memory after loads.
+#[must_use]
+pub fn server_arenas() -> usize {
+    std::thread::available_parallelism().map_or(4, |cores| 2 * cores.get().max(2))
+}
+
 /// What a server lets [`keep_freed_memory`] keep: the buffers of requests, as much as glibc keeps by itself
 /// after it has seen large ones.
 pub const KEPT_BY_SERVER: usize = 64 << 20;
