@@ -41,6 +41,7 @@ pub mod random;
 mod rows;
 pub mod same;
 mod shape;
+pub mod sharded;
 mod signature;
 mod strings;
 

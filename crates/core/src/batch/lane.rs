@@ -11,7 +11,7 @@
 //! was handed to it and before it was polled again. A guard then hands the lead on.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,23 +30,31 @@ const YIELD_EVERY: u32 = 16;
 /// The lanes of a queue: one per server thread, so that threads do not contend for them.
 pub(super) struct Lanes {
     lanes: Box<[CachePadded<Mutex<Lane>>]>,
-    /// Yields in a row without another request.
-    fruitless: CachePadded<AtomicU32>,
 }
 
 #[derive(Default)]
 struct Lane {
     has_leader: bool,
     followers: VecDeque<WaitingTask>,
+    /// Yields in a row without another request.
+    fruitless: u32,
+}
+
+impl Lane {
+    /// Whether a leader should yield, so that other requests can join its batch.
+    fn is_worth_yielding(&self) -> bool {
+        self.fruitless < FRUITLESS_YIELDS || self.fruitless.is_multiple_of(YIELD_EVERY)
+    }
+
+    fn record_mates(&mut self, mates: usize) {
+        self.fruitless = if mates > 0 { 0 } else { self.fruitless.wrapping_add(1).max(1) };
+    }
 }
 
 impl Lanes {
     pub(super) fn new(cores: usize) -> Self {
         let count = (2 * cores).next_power_of_two();
-        Lanes {
-            lanes: (0..count).map(|_| CachePadded::default()).collect(),
-            fruitless: CachePadded::default(),
-        }
+        Lanes { lanes: (0..count).map(|_| CachePadded::default()).collect() }
     }
 
     fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
@@ -66,18 +74,6 @@ impl Lanes {
             all.oldest = [all.oldest, lane.oldest].into_iter().flatten().min();
         }
         all
-    }
-
-    /// Whether a leader should yield, so that other requests can join its batch.
-    fn is_worth_yielding(&self) -> bool {
-        let fruitless = self.fruitless.load(Relaxed);
-        fruitless < FRUITLESS_YIELDS || fruitless.is_multiple_of(YIELD_EVERY)
-    }
-
-    fn record_mates(&self, mates: usize) {
-        let fruitless = self.fruitless.load(Relaxed);
-        let next = if mates > 0 { 0 } else { fruitless.wrapping_add(1).max(1) };
-        self.fruitless.store(next, Relaxed);
     }
 }
 
@@ -101,13 +97,13 @@ pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchO
             Ok(Follower { inner, index, verdict })
         } else {
             lane.has_leader = true;
-            Err(task)
+            Err((task, lane.is_worth_yielding()))
         }
     };
     let task = match joined {
-        Err(task) => {
+        Err((task, is_worth_yielding)) => {
             let guard = Leadership::new(inner, index);
-            if inner.requests.lanes.is_worth_yielding() {
+            if is_worth_yielding {
                 tokio::task::yield_now().await;
             }
             guard.pass_to_caller();
@@ -129,10 +125,10 @@ fn lead(inner: &QueueInner, index: usize, own: BatchTask) -> Result<BatchOutput>
     let mates = {
         let mut lane = inner.requests.lanes.lane(index);
         let mates = take_mates(inner, &mut lane.followers, &own, limit, now);
+        lane.record_mates(mates.len());
         hand_on(&mut lane);
         mates
     };
-    inner.requests.lanes.record_mates(mates.len());
     if own.deadline.is_some_and(|deadline| deadline <= now) {
         // The other requests of the batch are still waited for.
         answer(inner, mates);

@@ -1,9 +1,10 @@
 //! How busy something is: how many runs are in progress and how long all runs have taken, in one
-//! atomic number, so that both are read together.
+//! number, so that both are read together.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use tensorserve_tensor::sharded::ShardedNumber;
 
 /// The bits for the number of runs in progress. The others are for microseconds: enough for nine
 /// years, and then they begin again.
@@ -11,17 +12,17 @@ const COUNT_BITS: u32 = 16;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const MICROS: u64 = u64::MAX >> COUNT_BITS;
 
-/// The runs of one signature. A run adds twice to one number.
+/// The runs of one signature. A run adds twice to one number, on one thread.
 pub(super) struct Activity {
     epoch: Instant,
     /// The number of runs in progress and, above it, the sum of all ends minus the sum of all
     /// beginnings, in microseconds since `epoch`.
-    state: AtomicU64,
+    state: ShardedNumber,
 }
 
 impl Default for Activity {
     fn default() -> Self {
-        Activity { epoch: Instant::now(), state: AtomicU64::new(0) }
+        Activity { epoch: Instant::now(), state: ShardedNumber::default() }
     }
 }
 
@@ -37,17 +38,17 @@ impl Activity {
 
     /// A run began.
     pub(super) fn begin(&self, at: Instant) {
-        self.state.fetch_add(1_u64.wrapping_sub(self.shifted_micros(at)), Relaxed);
+        self.state.add(1_u64.wrapping_sub(self.shifted_micros(at)));
     }
 
     /// A run ended.
     pub(super) fn end(&self, at: Instant) {
-        self.state.fetch_add(self.shifted_micros(at).wrapping_sub(1), Relaxed);
+        self.state.add(self.shifted_micros(at).wrapping_sub(1));
     }
 
     /// The time that runs have taken together, those in progress included.
     pub(super) fn time(&self) -> RunMicros {
-        let state = self.state.load(Relaxed);
+        let state = self.state.sum();
         let of_running = (state & COUNT).wrapping_mul(self.micros(Instant::now()));
         RunMicros((state >> COUNT_BITS).wrapping_add(of_running) & MICROS)
     }
@@ -113,7 +114,7 @@ mod tests {
         activity.begin(ago(1));
         activity.begin(ago(2));
         activity.end(ago(5));
-        assert_eq!(activity.state.load(Relaxed) & COUNT, 1);
+        assert_eq!(activity.state.sum() & COUNT, 1);
         activity.end(ago(6));
         let ended = activity.time();
         assert_near(ended.since(RunMicros::default()).as_secs_f64(), 8.0);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tensorserve_tensor::error::Code;
+use tensorserve_tensor::sharded::Sharded;
 
 /// Upper limits of `N` buckets: `scale`, and each `growth` times the one before it.
 #[must_use]
@@ -20,17 +21,26 @@ pub const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
 #[derive(Debug)]
 pub struct AtomicHistogram {
     limits: &'static [f64],
-    /// One for each limit, and one for what is above all of them.
-    buckets: Box<[AtomicU64]>,
-    sum: AtomicU64,
+    /// By thread, one for each limit, one for what is above all of them, and the sum of the values.
+    cells: Sharded<Box<[CellLine]>>,
+}
+
+/// Cells in a cache line of their own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct CellLine([AtomicU64; CELLS_PER_LINE]);
+
+const CELLS_PER_LINE: usize = 8;
+
+fn cell(lines: &[CellLine], index: usize) -> Option<&AtomicU64> {
+    lines.get(index / CELLS_PER_LINE)?.0.get(index % CELLS_PER_LINE)
 }
 
 impl AtomicHistogram {
     /// A histogram with these upper limits, ascending, and a last bucket for larger values.
     #[must_use]
     pub fn new(limits: &'static [f64]) -> Self {
-        let buckets = (0..=limits.len()).map(|_| AtomicU64::new(0)).collect();
-        AtomicHistogram { limits, buckets, sum: AtomicU64::new(0) }
+        AtomicHistogram { limits, cells: Sharded::default() }
     }
 
     /// The number of the bucket of a value.
@@ -41,10 +51,14 @@ impl AtomicHistogram {
 
     /// Adds a value.
     pub fn observe(&self, value: u64) {
-        if let Some(bucket) = self.buckets.get(self.bucket(value)) {
-            bucket.fetch_add(1, Relaxed);
+        let lines = (self.limits.len() + 2).div_ceil(CELLS_PER_LINE);
+        let cells = self.cells.mine(|| (0..lines).map(|_| CellLine::default()).collect());
+        let (bucket, sum) = (self.bucket(value), self.limits.len() + 1);
+        for (index, more) in [(bucket, 1), (sum, value)] {
+            if let Some(cell) = cell(cells, index) {
+                cell.fetch_add(more, Relaxed);
+            }
         }
-        self.sum.fetch_add(value, Relaxed);
     }
 
     /// Upper limits of its buckets.
@@ -55,14 +69,21 @@ impl AtomicHistogram {
 
     /// The counts of the buckets, in the order of the limits, and the sum of all values.
     pub fn counts(&self) -> (impl Iterator<Item = u64> + '_, u64) {
-        (self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.sum.load(Relaxed))
+        let sum = self.total(self.limits.len() + 1);
+        ((0..=self.limits.len()).map(|bucket| self.total(bucket)), sum)
     }
 
     /// The counts so far.
     #[must_use]
     pub fn read(&self) -> HistogramReading {
-        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
-        HistogramReading { limits: self.limits, counts, sum: self.sum.load(Relaxed) }
+        let (counts, sum) = self.counts();
+        HistogramReading { limits: self.limits, counts: counts.collect(), sum }
+    }
+
+    /// A cell of all threads.
+    fn total(&self, index: usize) -> u64 {
+        let parts = self.cells.parts().filter_map(|cells| cell(cells, index));
+        parts.fold(0, |sum, cell| sum.wrapping_add(cell.load(Relaxed)))
     }
 }
 

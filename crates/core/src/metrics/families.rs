@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::histogram::Histogram;
+use super::sharded::{ShardedCounter, ShardedGauge};
 use super::tally::{ROW_LIMITS, TIME_LIMITS};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -151,7 +152,7 @@ families! {
     /// `_total`. The unit of a value is in the name.
     pub(super) struct Families {
         /// Inference requests answered.
-        requests: Counters<RequestLabels>,
+        requests: Family<RequestLabels, ShardedCounter>,
         /// Time from the end of a request's headers to its response.
         request_duration_seconds: Histograms<RequestLabels> = SECONDS,
         /// Queue delay of requests that waited for a batch.
@@ -161,7 +162,7 @@ families! {
         /// Rows of a batch, including padding.
         batch_rows: Histograms<SignatureLabels> = ROWS,
         /// Requests in flight.
-        in_flight_requests: Gauge,
+        in_flight_requests: ShardedGauge,
         /// Versions for which a form that takes less CPU time is being made, compared or timed.
         optimizing_versions: Gauge,
         /// Other forms of versions that were looked for, by kind and result.
@@ -247,6 +248,10 @@ mod tests {
     }
 
     impl<N, A> Sample for Gauge<N, A> {
+        fn sample(&self) {}
+    }
+
+    impl Sample for ShardedGauge {
         fn sample(&self) {}
     }
 

@@ -45,6 +45,7 @@ mod failures;
 mod families;
 mod histogram;
 mod history;
+mod sharded;
 mod shed;
 mod signals;
 mod statistics;
@@ -245,9 +246,9 @@ impl Metrics {
 
     /// Counts a request as in flight until the result is dropped.
     #[must_use]
-    pub fn in_flight(&self) -> InFlight {
+    pub fn in_flight(&self) -> InFlight<'_> {
         self.0.families.in_flight_requests.inc();
-        InFlight(self.clone())
+        InFlight(self)
     }
 
     /// How many requests are in flight.
@@ -303,9 +304,9 @@ impl Metrics {
 }
 
 /// A request in flight.
-pub struct InFlight(Metrics);
+pub struct InFlight<'m>(&'m Metrics);
 
-impl Drop for InFlight {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.0.families.in_flight_requests.dec();
     }

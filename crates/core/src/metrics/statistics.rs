@@ -65,7 +65,11 @@ pub(super) struct MoreCounts {
 impl MoreCounts {
     pub(super) fn succeeded(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.last_success.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        // Not more often than it changes: all threads read it.
+        if self.last_success.load(Relaxed) != now {
+            self.last_success.store(now, Relaxed);
+        }
     }
 
     pub(super) fn failed(&self, time: Duration) {

@@ -15,6 +15,7 @@ use super::families::{
     VersionLabels,
 };
 use super::histogram::Histogram;
+use super::sharded::ShardedCounter;
 use super::signals::{Observed, ObservedQueue, SignatureLoad};
 use super::statistics::{MoreCounts, Statistics, Total};
 use super::tally::{CounterReading, Tally};
@@ -133,7 +134,7 @@ pub struct SignatureMetrics {
 
 #[derive(Clone)]
 struct RequestMetrics {
-    count: Counter,
+    count: ShardedCounter,
     latency: Histogram,
 }
 

@@ -99,6 +99,13 @@ struct BatchSizes {
     padding: Mutex<BTreeMap<usize, u64>>,
 }
 
+/// Sets a value that changes less often than requests arrive: all threads read it.
+fn show(cell: &AtomicU64, value: usize) {
+    if cell.load(Relaxed) != value as u64 {
+        cell.store(value as u64, Relaxed);
+    }
+}
+
 impl ModelObserver for ModelCells {
     fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
         let Some((call, run)) = place(entry) else {
@@ -126,7 +133,7 @@ impl ModelObserver for ModelCells {
     }
 
     fn enqueued(&self, rows: usize) {
-        self.sizes.enqueued.store(rows as u64, Relaxed);
+        show(&self.sizes.enqueued, rows);
     }
 
     fn dequeued(&self, delay: Duration) {
@@ -134,7 +141,7 @@ impl ModelObserver for ModelCells {
     }
 
     fn ran(&self, rows: usize, time: Duration) {
-        self.sizes.run.store(rows as u64, Relaxed);
+        show(&self.sizes.run, rows);
         self.runs.get_or_init(|| AtomicHistogram::new(&GRAPH_MICROS)).observe(micros(time));
     }
 
