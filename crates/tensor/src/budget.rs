@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -19,119 +19,19 @@ use crate::error::{Code, Error, Result};
 use crate::memory::{AlignedVec, aligned_vec};
 use crate::priority::PriorityGrant;
 
+mod memory;
 mod receipt;
 
+pub use self::memory::MemoryBudget;
+use self::memory::{BudgetState, INITIAL, ThreadBudget};
 pub use self::receipt::{receipt, set_receipt};
-
-/// What a request holds from its start. Most requests never need more.
-const INITIAL: usize = 16 << 10;
 
 /// Requests take more memory from the server's budget in steps of at least this size.
 const STEP: usize = 64 << 10;
 
-/// Requests of up to this size are small. The last [`SMALL_SHARE`] of the budget is theirs alone, so
-/// that a few large requests cannot lock them out.
+/// Requests of up to this size are small. The last part of the budget is theirs alone, so that a few large requests
+/// cannot lock them out.
 const SMALL: usize = 1 << 20;
-
-/// The part of the budget that is for small requests alone: one in this many bytes.
-const SMALL_SHARE: usize = 8;
-
-/// The memory that the requests of a server may use together. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct MemoryBudget(Arc<BudgetState>);
-
-#[derive(Debug)]
-struct BudgetState {
-    limit: usize,
-    used: AtomicUsize,
-    refused: AtomicU64,
-}
-
-impl Default for MemoryBudget {
-    /// Without a limit.
-    fn default() -> Self {
-        MemoryBudget::new(usize::MAX)
-    }
-}
-
-impl MemoryBudget {
-    /// A budget of `limit` bytes.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        let (used, refused) = (AtomicUsize::new(0), AtomicU64::new(0));
-        MemoryBudget(Arc::new(BudgetState { limit, used, refused }))
-    }
-
-    /// Its size in bytes.
-    #[must_use]
-    pub fn limit(&self) -> usize {
-        self.0.limit
-    }
-
-    /// The bytes that requests hold now.
-    #[must_use]
-    pub fn used(&self) -> usize {
-        self.0.used.load(Relaxed)
-    }
-
-    /// How many reservations have been refused.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.0.refused.load(Relaxed)
-    }
-
-    /// The budget of a request that has just begun.
-    ///
-    /// # Errors
-    /// [`Error::overloaded`] if all memory is in use.
-    pub fn request(&self) -> Result<RequestBudget> {
-        let request = self.silent_request();
-        request.begin()?;
-        Ok(request)
-    }
-
-    /// The budget of a request of which nothing has arrived yet. It holds no memory before it begins
-    /// ([`RequestBudget::begin`]) or reserves some: a client that sends nothing keeps no other out.
-    #[must_use]
-    pub fn silent_request(&self) -> RequestBudget {
-        self.holding(0)
-    }
-
-    fn holding(&self, held: usize) -> RequestBudget {
-        RequestBudget(Arc::new(RequestAccount {
-            server: self.clone(),
-            held: AtomicUsize::new(held),
-            reserved: AtomicUsize::new(0),
-            deadline: OnceLock::new(),
-            priority: OnceLock::new(),
-            receipt: OnceLock::new(),
-            abandoned: AtomicBool::new(false),
-        }))
-    }
-
-    /// The most that one request can ever hold.
-    fn most(&self) -> usize {
-        self.0.limit - self.0.limit / SMALL_SHARE
-    }
-
-    fn take(&self, bytes: usize, limit: usize) -> bool {
-        let used = self.0.used.fetch_add(bytes, Relaxed);
-        let fits = used.checked_add(bytes).is_some_and(|total| total <= limit);
-        if !fits {
-            self.0.used.fetch_sub(bytes, Relaxed);
-        }
-        fits
-    }
-
-    fn refuse(&self, bytes: usize) -> Error {
-        self.0.refused.fetch_add(1, Relaxed);
-        Error::overloaded(format!(
-            "the request needs {bytes} more bytes of memory, and other requests use what \
-             max_request_memory allows ({} bytes): try again",
-            self.0.limit
-        ))
-    }
-}
 
 /// The memory that one request holds, its deadline, its priority and its receipt. Clones share them.
 #[derive(Clone, Debug)]
@@ -139,7 +39,8 @@ pub struct RequestBudget(Arc<RequestAccount>);
 
 #[derive(Debug)]
 struct RequestAccount {
-    server: MemoryBudget,
+    /// Of the thread on which it began.
+    thread: Arc<ThreadBudget>,
     /// Taken from the server's budget.
     held: AtomicUsize,
     /// The part of it that is spoken for.
@@ -152,9 +53,28 @@ struct RequestAccount {
     abandoned: AtomicBool,
 }
 
+impl RequestAccount {
+    fn new(thread: Arc<ThreadBudget>) -> Self {
+        RequestAccount {
+            thread,
+            held: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            deadline: OnceLock::new(),
+            priority: OnceLock::new(),
+            receipt: OnceLock::new(),
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    fn server(&self) -> &BudgetState {
+        self.thread.server()
+    }
+}
+
 impl Drop for RequestAccount {
     fn drop(&mut self) {
-        self.server.0.used.fetch_sub(*self.held.get_mut(), Relaxed);
+        let held = *self.held.get_mut();
+        self.server().give_back(held);
     }
 }
 
@@ -168,8 +88,8 @@ impl RequestBudget {
         if account.held.load(Relaxed) > 0 {
             return Ok(());
         }
-        if !account.server.take(INITIAL, account.server.limit()) {
-            return Err(account.server.refuse(INITIAL));
+        if !account.server().take_initial() {
+            return Err(account.server().refuse(INITIAL));
         }
         account.held.fetch_add(INITIAL, Relaxed);
         Ok(())
@@ -183,7 +103,7 @@ impl RequestBudget {
         match self.begin() {
             Err(_) if is_probe => {
                 let account = &*self.0;
-                account.server.0.used.fetch_add(INITIAL, Relaxed);
+                account.server().take_anyway(INITIAL);
                 account.held.fetch_add(INITIAL, Relaxed);
                 Ok(())
             }
@@ -198,10 +118,10 @@ impl RequestBudget {
     /// [`Error::overloaded`] if others use the memory now.
     pub fn reserve(&self, bytes: usize) -> Result<()> {
         let account = &*self.0;
-        let most = account.server.most();
+        let most = account.server().most();
         let before = account.reserved.load(Relaxed);
         let Some(total) = before.checked_add(bytes).filter(|total| *total <= most) else {
-            account.server.0.refused.fetch_add(1, Relaxed);
+            account.server().count_refusal();
             return Err(Error::oversized(format!(
                 "the request needs more than {most} bytes of memory, the most that \
                  max_request_memory allows one request"
@@ -221,7 +141,7 @@ impl RequestBudget {
     pub fn expect(&self, bytes: usize) -> Result<()> {
         let account = &*self.0;
         let total = account.reserved.load(Relaxed).saturating_add(bytes);
-        let total = total.min(account.server.most());
+        let total = total.min(account.server().most());
         if total <= account.held.load(Relaxed) { Ok(()) } else { self.hold_total(total) }
     }
 
@@ -232,7 +152,7 @@ impl RequestBudget {
     /// [`Error::overloaded`] if others use the memory now.
     pub fn would_fit(&self, bytes: usize) -> Result<()> {
         let account = &*self.0;
-        let server = &account.server;
+        let server = account.server();
         let total = account.reserved.load(Relaxed).saturating_add(bytes).min(server.most());
         let missing = total.saturating_sub(account.held.load(Relaxed));
         if missing > server.most().saturating_sub(server.used()) {
@@ -245,14 +165,18 @@ impl RequestBudget {
     #[cold]
     fn hold_total(&self, total: usize) -> Result<()> {
         let account = &*self.0;
-        let server = &account.server;
+        let server = account.server();
         let limit = if total <= SMALL { server.limit() } else { server.most() };
         let held = account.held.load(Relaxed);
         let missing = total.saturating_sub(held);
-        let step = if held == 0 { INITIAL } else { STEP };
-        let taken =
-            [missing.max(step), missing].into_iter().find(|&bytes| server.take(bytes, limit));
-        let taken = taken.ok_or_else(|| server.refuse(missing))?;
+        let taken = if held == 0 && missing <= INITIAL && server.take_initial() {
+            INITIAL
+        } else {
+            let step = if held == 0 { INITIAL } else { STEP };
+            let mut sizes = [missing.max(step), missing].into_iter();
+            let taken = sizes.find(|&bytes| server.take(bytes, limit));
+            taken.ok_or_else(|| server.refuse(missing))?
+        };
         account.held.fetch_add(taken, Relaxed);
         Ok(())
     }

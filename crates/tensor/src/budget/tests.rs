@@ -32,6 +32,37 @@ fn memory_returns_when_the_request_ends() {
 }
 
 #[test]
+fn what_threads_keep_is_free_for_all() {
+    let server = MemoryBudget::new(1 << 20);
+    let requests = || -> Vec<_> { (0..20).map(|_| server.request().expect("fits")).collect() };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| drop((requests(), requests())));
+        other.join().expect("no panic");
+        drop(requests());
+        assert_eq!(server.used(), 0);
+        let large = server.request().expect("fits");
+        large.reserve((1 << 20) - (1 << 17)).expect("all that one request can have");
+        let small: Vec<_> = std::iter::from_fn(|| server.request().ok()).collect();
+        assert_eq!(server.used(), 1 << 20);
+        assert_eq!(small.len(), (1 << 17) / INITIAL);
+        drop((small, large));
+        assert_eq!(server.used(), 0);
+    });
+}
+
+#[test]
+fn what_a_probe_took_beyond_the_limit_is_not_kept() {
+    let server = MemoryBudget::new(2 * INITIAL);
+    let all = (server.request().expect("fits"), server.request().expect("fits"));
+    for _ in 0..3 {
+        server.silent_request().begin_for(true).expect("it is a probe");
+        assert!(server.request().is_err());
+    }
+    drop(all);
+    assert_eq!(server.used(), 0);
+}
+
+#[test]
 fn what_does_not_fit_now_and_what_never_fits_are_told_apart() {
     let server = MemoryBudget::new(8 << 20);
     let (first, second) = (server.request().expect("one"), server.request().expect("two"));
