@@ -86,7 +86,7 @@ fn decode(resolver: &mut Resolver<'_>, model: &str, body: &[u8]) -> Result<(Infe
 }
 
 fn encode((): (), response: InferResponse) -> Result<String> {
-    let outputs = response.into_single().outputs;
+    let outputs = response.into_single().1.outputs;
     let numbers = outputs.first().and_then(|output| output.values::<f32>()).unwrap_or(&[]);
     Ok(numbers.iter().map(|number| format!("{number}\n")).collect())
 }

@@ -4,8 +4,8 @@ use std::future::{Future, poll_fn};
 use std::io::{self, Read};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::task::{Poll, ready};
+use std::time::Duration;
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
@@ -20,6 +20,10 @@ use tensorserve_core::engine::large;
 use tensorserve_tensor::ALIGNMENT;
 use tensorserve_tensor::budget::{self, RequestBudget};
 use tensorserve_tensor::error::{Code, Error};
+use tokio::time::{Instant, sleep};
+
+#[cfg(test)]
+mod tests;
 
 /// A head of up to this size is read in the memory that every request holds.
 const SMALL_HEAD: usize = 4 << 10;
@@ -107,15 +111,24 @@ impl<'a> BodyLimits<'a> {
         &self,
         receiving: impl Future<Output = T>,
     ) -> Result<T, BodyError> {
-        let mut receiving = pin!(tokio::time::timeout(self.time, receiving));
-        let mut seen = 0;
-        let mut drain = self.arrival.map(|(activity, progress)| {
-            seen = progress.reads();
-            (DrainPause::new(activity.clone()), progress)
-        });
+        let began = Instant::now();
+        let (mut receiving, mut alarm) = (pin!(receiving), pin!(sleep(self.time.min(SOON))));
+        let (mut is_late, mut seen, mut drain) = (false, 0, None);
         poll_fn(|context| {
             if let Poll::Ready(received) = receiving.as_mut().poll(context) {
-                return Poll::Ready(received.map_err(|_| too_slow(self.time)));
+                return Poll::Ready(Ok(received));
+            }
+            if !is_late {
+                ready!(alarm.as_mut().poll(context));
+                is_late = true;
+                alarm.as_mut().reset(began + self.time);
+                drain = self.arrival.map(|(activity, progress)| {
+                    seen = progress.reads();
+                    (DrainPause::new(activity.clone()), progress)
+                });
+            }
+            if alarm.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(too_slow(self.time)));
             }
             let Some((drain, progress)) = &mut drain else {
                 return Poll::Pending;
@@ -129,6 +142,9 @@ impl<'a> BodyLimits<'a> {
         .await
     }
 }
+
+/// Most bodies arrive within this time. Only others ask their listener to tell when it ends: all threads share that.
+const SOON: Duration = Duration::from_millis(20);
 
 /// The error of a body whose client pauses while its listener ends.
 const NO_MORE: &str = "the server is shutting down, and the request body does not arrive";
@@ -156,7 +172,7 @@ async fn with_patience(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Er
 async fn repeated(attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
     let end = Instant::now() + MEMORY_PATIENCE;
     loop {
-        tokio::time::sleep(MEMORY_POLL).await;
+        sleep(MEMORY_POLL).await;
         let outcome = attempt();
         if !outcome.as_ref().is_err_and(Error::is_overload) || Instant::now() >= end {
             return outcome;
@@ -453,136 +469,5 @@ impl Inflation {
         BodyError::bad(format!(
             "the request body is not valid {name}, which its Content-Encoding header declares: {error}"
         ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tensors_in_a_body_are_aligned() {
-        for tensors_at in [0, 1, 63, 64, 170, 8191, usize::MAX] {
-            let mut body = buffer(8192, tensors_at).expect("memory");
-            assert!(body.is_empty() && body.capacity() >= 8192, "{tensors_at}");
-            body.extend_from_slice(&[1; 8192]);
-            let body = body.freeze();
-            assert_eq!(body.len(), 8192);
-            if let Some(tensors) = body.get(tensors_at..).filter(|_| tensors_at > 0) {
-                assert!(tensors.as_ptr().addr().is_multiple_of(ALIGNMENT), "{tensors_at}");
-            }
-        }
-    }
-    use flate2::Compression;
-    use flate2::write::{GzEncoder, ZlibEncoder};
-    use std::io::Write;
-    use tensorserve_tensor::budget::MemoryBudget;
-
-    fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(bytes).expect("written");
-        encoder.finish().expect("finished")
-    }
-
-    fn request(bytes: usize) -> RequestBudget {
-        MemoryBudget::new(bytes).request().expect("memory")
-    }
-
-    fn inflate(body: &[u8], limit: usize, budget: &RequestBudget) -> Result<Bytes, BodyError> {
-        let body = Bytes::copy_from_slice(body);
-        let mut inflation = Inflation::new(body, BodyCompression::Gzip, limit);
-        budget.enter(|| inflation.run(usize::MAX))?;
-        Ok(inflation.inflated.into())
-    }
-
-    #[test]
-    fn a_bomb_is_not_decompressed_in_place() {
-        let bomb = gzip(&vec![0; 10 << 20]);
-        let mut inflation = Inflation::new(bomb.into(), BodyCompression::Gzip, 64 << 20);
-        assert!(!inflation.run(INFLATE_IN_PLACE).expect("sound"));
-        assert!(inflation.inflated.len() < 2 * INFLATE_IN_PLACE);
-        assert!(inflation.run(usize::MAX).expect("sound"));
-        assert_eq!(inflation.inflated.len(), 10 << 20);
-    }
-
-    #[test]
-    fn a_bomb_stops_at_the_limit() {
-        let bomb = gzip(&vec![0; 10 << 20]);
-        assert!(bomb.len() < 20_000);
-        let error = inflate(&bomb, 1 << 20, &request(64 << 20)).expect_err("too large");
-        assert_eq!(error.status, 413);
-        let inflated = inflate(&gzip(b"hello"), 5, &request(64 << 20)).expect("fits exactly");
-        assert_eq!(&inflated[..], b"hello");
-    }
-
-    #[test]
-    fn a_bomb_stops_at_the_memory_of_the_server() {
-        let bomb = gzip(&vec![0; 10 << 20]);
-        let error = inflate(&bomb, 64 << 20, &request(1 << 20)).expect_err("too large");
-        assert_eq!(error.status, 413);
-    }
-
-    #[tokio::test]
-    async fn other_connections_have_their_turn_while_a_body_grows() {
-        let mut body = BytesMut::zeroed(32 * TURN);
-        let turns = std::cell::Cell::new(0);
-        let others = async {
-            loop {
-                turns.set(turns.get() + 1);
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = others => {}
-            grown = grow(&mut body, 1, 0) => grown.expect("memory"),
-        }
-        assert_eq!(body.len(), 32 * TURN);
-        assert!(body.capacity() > body.len());
-        assert!(turns.get() >= 32, "{} turns", turns.get());
-    }
-
-    #[test]
-    fn a_body_grows_to_its_declared_length_and_not_beyond() {
-        let body = BytesMut::zeroed(40 << 20);
-        assert_eq!(growth(&body, 1 << 10, 60 << 20), 20 << 20);
-        assert_eq!(growth(&body, 1 << 10, 200 << 20), 40 << 20);
-        // In chunks, or longer than declared.
-        assert_eq!(growth(&body, 1 << 10, 0), 40 << 20);
-        assert_eq!(growth(&body, 50 << 20, 0), 50 << 20);
-    }
-
-    #[test]
-    fn a_buffer_for_which_there_is_no_memory_is_an_error() {
-        for tensors_at in [0, 64] {
-            let error = buffer(1 << 60, tensors_at).expect_err("no such memory");
-            assert!(error.is_overload(), "{error}");
-        }
-    }
-
-    #[test]
-    fn damaged_gzip_is_an_error() {
-        let mut damaged = gzip(b"hello hello hello");
-        damaged.truncate(15);
-        let budget = request(1 << 20);
-        assert_eq!(inflate(&damaged, 100, &budget).expect_err("cut").status, 400);
-        assert_eq!(inflate(b"plain", 100, &budget).expect_err("no gzip").status, 400);
-    }
-
-    #[test]
-    fn deflate_is_inflated_within_the_same_limits() {
-        let deflated = |bytes: &[u8]| -> Bytes {
-            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-            encoder.write_all(bytes).expect("written");
-            encoder.finish().expect("finished").into()
-        };
-        let inflate = |body: Bytes, limit| {
-            let mut inflation = Inflation::new(body, BodyCompression::Deflate, limit);
-            inflation.run(usize::MAX).map(|_| inflation.inflated)
-        };
-        assert_eq!(inflate(deflated(b"hello"), 5).expect("fits exactly"), b"hello");
-        assert_eq!(inflate(deflated(&vec![0; 10 << 20]), 1 << 20).expect_err("large").status, 413);
-        assert_eq!(inflate(gzip(b"hello").into(), 5).expect_err("another format").status, 400);
-        assert_eq!(inflate(deflated(b"hello").slice(..6), 5).expect_err("cut").status, 400);
     }
 }

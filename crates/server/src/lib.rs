@@ -228,10 +228,11 @@ fn serve(
     let patience = HttpTimeLimits { head: config.header_timeout, idle: config.keep_alive };
     let write_timeout = config.write_timeout;
     let (keep_alive, header_timeout) = (config.keep_alive, config.header_timeout);
-    let state = web::Data::new(state.clone());
+    let state = state.clone();
     let HttpPort { sockets, certificates } = port;
     let service = move || {
-        let app = App::new().app_data(web::Data::clone(&state));
+        // Each thread has its own reference, which its requests count.
+        let app = App::new().app_data(web::Data::new(state.clone()));
         let app = app.default_service(web::to(http::dispatch));
         let ending = state.activity().clone();
         let http = HttpService::build()

@@ -210,7 +210,7 @@ impl Place {
         let entry = EntryPoint { protocol: "test", method: Method::Predict };
         let call = InferenceCall { deadline, ..engine.call(entry, Instant::now()) };
         Box::pin(async move {
-            let encode = |(), response: InferResponse| Ok(response.into_single().outputs);
+            let encode = |(), response: InferResponse| Ok(response.into_single().1.outputs);
             // The timeout turns a lost request into a failure of the test instead of a hang.
             let inferring = engine.infer(call, |_| Ok((request, ())), encode);
             let inferred = tokio::time::timeout(Duration::from_secs(60), inferring).await;

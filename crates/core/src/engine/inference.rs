@@ -92,11 +92,11 @@ pub struct InferResponse {
 }
 
 impl InferResponse {
-    /// The response to a request for one run.
+    /// The version and the output of a request for one run.
     #[must_use]
-    pub fn into_single(self) -> RunOutput {
+    pub fn into_single(self) -> (ModelHandle, RunOutput) {
         let none = RunOutput { signature: 0, outputs: Vec::new() };
-        self.runs.into_iter().next().unwrap_or(none)
+        (self.version, self.runs.into_iter().next().unwrap_or(none))
     }
 }
 

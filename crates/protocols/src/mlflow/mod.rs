@@ -195,8 +195,7 @@ async fn infer(
             decode(resolver, &spec, format, &body, max_bytes)
         },
         move |form, response| {
-            let version = response.version.clone();
-            let run = response.into_single();
+            let (version, run) = response.into_single();
             let declared = version.signatures().get(run.signature);
             let outputs = declared.map_or(&[][..], |declared| &declared.outputs);
             let all: Vec<&str> = outputs.iter().map(|spec| spec.alias.as_str()).collect();

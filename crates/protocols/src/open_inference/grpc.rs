@@ -335,8 +335,7 @@ fn tensor_of(dtype: DType, shape: Shape, contents: InferTensorContents) -> Resul
 /// Encodes a response.
 fn encode(form: GrpcForm, response: InferResponse) -> Result<ModelInferResponse> {
     let GrpcForm { form: AnswerForm { id, outputs: order }, is_raw } = form;
-    let version = response.version.clone();
-    let run = response.into_single();
+    let (version, run) = response.into_single();
     let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
     // As bytes of the message; typed contents, too, which take up to four times the memory of an int8.
     let bytes: usize = run.outputs.iter().map(raw::len).sum();

@@ -35,8 +35,7 @@ pub(super) struct Encoded {
 /// # Errors
 /// For outputs that have no form in JSON.
 pub(super) fn encode(form: AnswerForm, response: InferResponse) -> Result<Encoded> {
-    let version = response.version.clone();
-    let run = response.into_single();
+    let (version, run) = response.into_single();
     let specs = version.signatures().get(run.signature).map_or(&[][..], |s| &s.outputs);
     let mut out = Vec::with_capacity(2 * HEAD);
     out.extend_from_slice(b"{\"model_name\":");

@@ -16,8 +16,7 @@ const PROFILE: &str = "__PROFILE__";
 /// [`Code::Unimplemented`] for an output that JSON cannot hold.
 pub(super) fn response(one_row: bool, response: InferResponse) -> Result<Vec<u8>> {
     let profile = response.profile.as_deref().map(profile::text);
-    let version = response.version.clone();
-    let mut run = response.into_single();
+    let (version, mut run) = response.into_single();
     if one_row {
         run.outputs.iter_mut().for_each(|output| *output = output.row(0));
     }

@@ -44,8 +44,7 @@ impl TfsAnswer {
     /// # Errors
     /// If the outputs are not those of a classification or a regression.
     pub(crate) fn read(form: AnswerForm, response: InferResponse) -> Result<Self> {
-        let version = response.version.clone();
-        let run = response.into_single();
+        let (version, run) = response.into_single();
         let (signature, tensors) = (run.signature, run.outputs);
         Ok(match form.method {
             Method::Classify => {

@@ -84,8 +84,7 @@ pub(super) fn encode_predict(
 ) -> Result<PredictResponse> {
     let PredictForm { signature_name, output_filter, form } = call;
     let model_spec = Some(effective_spec(&response.version, &signature_name));
-    let version = response.version.clone();
-    let run = response.into_single();
+    let (version, run) = response.into_single();
     let declared = version.signatures().get(run.signature);
     let aliases: Vec<String> = match output_filter.is_empty() {
         false => output_filter,
