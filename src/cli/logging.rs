@@ -11,7 +11,7 @@ use log::{Level, LevelFilter, Log, Record};
 use serde_json::json;
 
 use super::printable::message;
-use super::{native_log, print_line};
+use super::{library_events, native_log, print_line};
 use crate::config::environment::Environment;
 use crate::config::{LogFormat, ServerSettings, Settings};
 use tensorserve_server::ACCESS_LOG;
@@ -77,6 +77,7 @@ pub(super) fn start(settings: &Settings, environment: &Environment, libraries: L
     }
     // A second start in one process (tests) keeps the first log.
     let _ = builder.try_init();
+    library_events::start();
 }
 
 /// Writes a line for people: time, level and target in brackets, and the message. Further lines of a message are

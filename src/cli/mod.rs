@@ -29,6 +29,7 @@ mod health;
 mod http_client;
 mod inspect;
 mod interrupt;
+mod library_events;
 mod listeners;
 mod logging;
 mod measured_forms;
