@@ -29,6 +29,7 @@ use tonic::server::UnaryService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tracing::subscriber::{NoSubscriber, set_global_default};
 
 pub const CHANNELS: usize = 8;
 
@@ -196,6 +197,8 @@ impl UnaryService<ModelInferRequest> for InferEcho {
 
 /// A bare tonic server with as many threads as the server.
 pub fn echo_server() {
+    // As in a program without the feature of `tracing` that another library of this one enables.
+    let _ = set_global_default(NoSubscriber::new());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(threads).enable_all().build().expect("runtime");
