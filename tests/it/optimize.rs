@@ -190,6 +190,19 @@ fn variables_of_saved_models_become_constants() {
         assert_eq!(answers[0].status, 200, "{value}: {}", answers[0].text());
         assert_eq!(answers[0].text(), answers[1].text(), "{value}");
     }
+    // Nor is the order of sums the same with `fast`.
+    let rounded = server("fast", root.path());
+    decided(&rounded, "recommender");
+    for values in ["NaN, 1", "Infinity, -Infinity", "3.4e38, -3.4e38", "1.1e12, 1"] {
+        let features = [values; 6].join(", ");
+        let body = format!(
+            r#"{{"instances": [{{"user_id": 1, "item_id": 2, "features": [{features}, 0]}}]}}"#
+        );
+        let path = "/v1/models/recommender:predict";
+        let answers = [&as_it_is, &rounded].map(|server| server.post(path, &body));
+        assert_eq!(answers[0].status, 200, "{values}: {}", answers[0].text());
+        assert_eq!(answers[0].text(), answers[1].text(), "{values}");
+    }
     // It computes the same to the bit; whether it is quicker, a busy machine does not always show.
     let found = decided(&optimized, "recommender");
     assert!(found["text"].to_string().contains("8 reads of variables are constants"), "{found}");

@@ -140,6 +140,8 @@ impl ModelLoader for EngineLoader {
         let executable = Arc::new(GuardedExecutable::new(runs, Arc::clone(present), model));
         let what = format!("OpenVINO runs signature {name:?}");
         Ok(Optimization::Made(OptimizedModel {
+            // The engine has it.
+            needs_original: false,
             executable,
             what,
             only: Some(number),

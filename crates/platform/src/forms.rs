@@ -22,6 +22,9 @@ pub struct OptimizedModel {
     pub what: String,
     /// The only signature that is different; `None` if all may be.
     pub only: Option<usize>,
+    /// Whether the model as it was loaded has to run for numbers that are not ordinary, because this form may compute
+    /// something else there.
+    pub needs_original: bool,
     /// Whether forms with higher numbers promise less: they are made only if none so far is worth it.
     pub ends_group: bool,
     /// Whether there is no form with a higher number.

@@ -10,13 +10,11 @@ use super::freezing::SavedModelOrigin;
 use super::{trace, unset};
 use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
 use tensorserve_tensor::error::{Code, Error, Result};
-use tensorserve_tensor::{LARGEST_ORDINARY_FLOAT, Signature, Tensor, TensorSpec};
+use tensorserve_tensor::{Signature, Tensor, TensorSpec};
 
 /// A loaded SavedModel.
 pub(super) struct SavedModelExecutable {
-    loaded: Arc<LoadedGraph>,
-    /// What runs where `loaded` may compute something else, if it is such a copy.
-    original: Option<Arc<LoadedGraph>>,
+    loaded: LoadedGraph,
     /// What a copy is made of; `None` if there can be none.
     origin: Option<SavedModelOrigin>,
     /// The folder whose assets its operations may read, if it is a copy.
@@ -69,8 +67,8 @@ impl SavedModelExecutable {
         origin: Option<SavedModelOrigin>,
         on_gpu: bool,
     ) -> Self {
-        let loaded = Arc::new(LoadedGraph::new((session, alike), signatures));
-        SavedModelExecutable { loaded, original: None, origin, on_gpu, _assets: None }
+        let loaded = LoadedGraph::new((session, alike), signatures);
+        SavedModelExecutable { loaded, origin, on_gpu, _assets: None }
     }
 }
 
@@ -115,33 +113,9 @@ impl LoadedGraph {
     }
 }
 
-/// Whether sums of products of these inputs are far from infinity, in any order.
-fn are_ordinary(inputs: &[Tensor]) -> bool {
-    inputs.iter().all(|it| is_within(it, LARGEST_ORDINARY_FLOAT))
-}
-
-/// Whether no output is NaN or infinite, as far as that can be told.
-fn are_finite(outputs: &[Tensor]) -> bool {
-    outputs.iter().all(|it| is_within(it, f32::MAX))
-}
-
-fn is_within(tensor: &Tensor, largest: f32) -> bool {
-    tensor.dtype().is_integer_or_bool() || tensor.has_floats_within(largest)
-}
-
 impl Executable for SavedModelExecutable {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
-        let Some(original) = &self.original else {
-            return self.loaded.run(signature, inputs, options);
-        };
-        let began = Instant::now();
-        if are_ordinary(inputs)
-            && let Ok(outputs) = self.loaded.run(signature, inputs, options)
-            && are_finite(&outputs)
-        {
-            return Ok(outputs);
-        }
-        original.run(signature, inputs, options.left_since(began))
+        self.loaded.run(signature, inputs, options)
     }
 
     fn runs_on_gpu(&self) -> bool {
@@ -166,11 +140,10 @@ impl Executable for SavedModelExecutable {
             None,
             self.on_gpu,
         );
-        let original = frozen.plan.needs_original().then(|| Arc::clone(&self.loaded));
         let _assets = frozen.assets;
-        let executable = Arc::new(SavedModelExecutable { original, _assets, ..copy });
         Ok(Optimization::Made(OptimizedModel {
-            executable,
+            executable: Arc::new(SavedModelExecutable { _assets, ..copy }),
+            needs_original: frozen.plan.needs_original(),
             what: frozen.what,
             only: None,
             ends_group: frozen.plan.ends_group,
@@ -184,7 +157,7 @@ impl Executable for SavedModelExecutable {
         inputs: &[Tensor],
         options: RunOptions,
     ) -> Result<Profiled> {
-        let LoadedGraph { session, .. } = &*self.loaded;
+        let LoadedGraph { session, .. } = &self.loaded;
         let tensors = self.loaded.endpoints(signature)?.with(inputs);
         let (outputs, metadata) = session.run_traced(tensors, options)?;
         Ok((outputs, trace::read(&metadata)?))

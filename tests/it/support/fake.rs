@@ -525,6 +525,7 @@ impl Executable for FakeExecutable {
         self.record.alive.fetch_add(1, SeqCst);
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.record) });
         Ok(Optimization::Made(OptimizedModel {
+            needs_original: false,
             executable,
             what: what.to_owned(),
             only: None,

@@ -40,6 +40,7 @@ mod held;
 mod journal;
 mod lifecycle;
 mod optimizer;
+mod ordinary;
 mod policy;
 mod remembered;
 mod runs;

@@ -235,6 +235,11 @@ impl LoadedVersion {
         &self.model
     }
 
+    /// The size of its files in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Its number.
     pub(super) fn number(&self) -> i64 {
         self.version
@@ -262,7 +267,7 @@ impl LoadedVersion {
     /// What the runtime reports.
     pub(super) fn form(&self, kind: FormKind, number: usize) -> Result<Optimization> {
         match kind {
-            FormKind::Optimized => self.optimized(number),
+            FormKind::Optimized => Ok(self.for_ordinary(self.optimized(number)?)),
             FormKind::OtherEngine => self.in_other_engine(),
         }
     }
