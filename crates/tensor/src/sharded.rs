@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
+use crossbeam::utils::CachePadded;
+
 /// The most parts of a value. Threads beyond that share them.
 const MOST_PARTS: usize = 256;
 
@@ -45,19 +47,14 @@ impl<T> Sharded<T> {
     }
 }
 
-/// A number that one thread alone changes, in cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct OwnLine(AtomicU64);
-
 /// A number that many threads change and few read. It wraps around.
 #[derive(Debug, Default)]
-pub struct ShardedNumber(Sharded<Box<OwnLine>>);
+pub struct ShardedNumber(Sharded<Box<CachePadded<AtomicU64>>>);
 
 impl ShardedNumber {
     /// Adds to it.
     pub fn add(&self, value: u64) {
-        self.0.mine(Box::default).0.fetch_add(value, Relaxed);
+        self.0.mine(Box::default).fetch_add(value, Relaxed);
     }
 
     /// Subtracts from it.
@@ -68,7 +65,7 @@ impl ShardedNumber {
     /// What has been added, less what has been subtracted.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        self.0.parts().fold(0, |sum, part| sum.wrapping_add(part.0.load(Relaxed)))
+        self.0.parts().fold(0, |sum, part| sum.wrapping_add(part.load(Relaxed)))
     }
 }
 

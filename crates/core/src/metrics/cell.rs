@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crossbeam::utils::CachePadded;
 use tensorserve_tensor::error::Code;
 use tensorserve_tensor::sharded::Sharded;
 
@@ -17,6 +18,13 @@ pub const fn exponential<const N: usize>(scale: f64, growth: f64) -> [f64; N] {
     limits
 }
 
+/// Shows a value that changes less often than requests arrive: all threads read it, so it is written when it changes.
+pub fn show(cell: &AtomicU64, value: u64) {
+    if cell.load(Relaxed) != value {
+        cell.store(value, Relaxed);
+    }
+}
+
 /// A histogram of integers, such as nanoseconds, microseconds or examples.
 #[derive(Debug)]
 pub struct AtomicHistogram {
@@ -25,15 +33,13 @@ pub struct AtomicHistogram {
     cells: Sharded<Box<[CellLine]>>,
 }
 
-/// Cells in a cache line of their own.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct CellLine([AtomicU64; CELLS_PER_LINE]);
+/// Cells in cache lines of their own.
+type CellLine = CachePadded<[AtomicU64; CELLS_PER_LINE]>;
 
-const CELLS_PER_LINE: usize = 8;
+const CELLS_PER_LINE: usize = 16;
 
 fn cell(lines: &[CellLine], index: usize) -> Option<&AtomicU64> {
-    lines.get(index / CELLS_PER_LINE)?.0.get(index % CELLS_PER_LINE)
+    lines.get(index / CELLS_PER_LINE)?.get(index % CELLS_PER_LINE)
 }
 
 impl AtomicHistogram {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::nanos;
+use super::{cell, nanos};
 
 /// A number of events, and the time that they took together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,11 +65,7 @@ pub(super) struct MoreCounts {
 impl MoreCounts {
     pub(super) fn succeeded(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        // Not more often than it changes: all threads read it.
-        if self.last_success.load(Relaxed) != now {
-            self.last_success.store(now, Relaxed);
-        }
+        cell::show(&self.last_success, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
     }
 
     pub(super) fn failed(&self, time: Duration) {

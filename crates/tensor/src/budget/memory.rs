@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use crossbeam::utils::CachePadded;
+
 use super::{RequestAccount, RequestBudget};
 use crate::error::Error;
 use crate::sharded::Sharded;
@@ -41,13 +43,8 @@ pub(super) struct BudgetState {
     taken: AtomicUsize,
     refused: AtomicU64,
     /// How often a thread keeps [`INITIAL`] bytes.
-    spare: Sharded<Box<SpareCount>>,
+    spare: Sharded<Box<CachePadded<AtomicUsize>>>,
 }
-
-/// In cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct SpareCount(AtomicUsize);
 
 impl Default for MemoryBudget {
     /// Without a limit.
@@ -113,13 +110,13 @@ impl BudgetState {
     }
 
     pub(super) fn used(&self) -> usize {
-        let spare = self.spare.parts().map(|spare| spare.0.load(Relaxed)).sum::<usize>();
+        let spare = self.spare.parts().map(|spare| spare.load(Relaxed)).sum::<usize>();
         self.taken.load(Relaxed).saturating_sub(spare * INITIAL)
     }
 
     /// Takes [`INITIAL`] bytes, of what the thread keeps if it keeps some.
     pub(super) fn take_initial(&self) -> bool {
-        let spare = &self.spare.mine(Box::default).0;
+        let spare = self.spare.mine(Box::default);
         let kept = spare.fetch_update(Relaxed, Relaxed, |spare| spare.checked_sub(1));
         kept.is_ok() || self.take(INITIAL, self.limit)
     }
@@ -145,7 +142,7 @@ impl BudgetState {
 
     /// Takes back what threads keep. Returns whether that was anything.
     fn reclaim(&self) -> bool {
-        let spare = self.spare.parts().map(|spare| spare.0.swap(0, Relaxed)).sum::<usize>();
+        let spare = self.spare.parts().map(|spare| spare.swap(0, Relaxed)).sum::<usize>();
         self.taken.fetch_sub(spare * INITIAL, Relaxed);
         spare > 0
     }
@@ -166,7 +163,7 @@ impl BudgetState {
         if self.taken.load(Relaxed) > self.limit {
             return false;
         }
-        let spare = &self.spare.mine(Box::default).0;
+        let spare = self.spare.mine(Box::default);
         let kept = |spare: usize| (spare < MOST_SPARE).then_some(spare + 1);
         spare.fetch_update(Relaxed, Relaxed, kept).is_ok()
     }

@@ -17,7 +17,9 @@ use std::time::Duration;
 use self::text::MetricsPage;
 use super::{GRPC, REST};
 use tensorserve_core::engine::{EntryPoint, Method};
-use tensorserve_core::metrics::cell::{AtomicHistogram, HistogramReading, Outcomes, exponential};
+use tensorserve_core::metrics::cell::{
+    AtomicHistogram, HistogramReading, Outcomes, exponential, show,
+};
 use tensorserve_core::metrics::{MetricsExporter, ModelObserver};
 use tensorserve_tensor::error::Code;
 
@@ -99,13 +101,6 @@ struct BatchSizes {
     padding: Mutex<BTreeMap<usize, u64>>,
 }
 
-/// Sets a value that changes less often than requests arrive: all threads read it.
-fn show(cell: &AtomicU64, value: usize) {
-    if cell.load(Relaxed) != value as u64 {
-        cell.store(value as u64, Relaxed);
-    }
-}
-
 impl ModelObserver for ModelCells {
     fn succeeded(&self, entry: EntryPoint, time: Duration, runtime: Option<Duration>) {
         let Some((call, run)) = place(entry) else {
@@ -133,7 +128,7 @@ impl ModelObserver for ModelCells {
     }
 
     fn enqueued(&self, rows: usize) {
-        show(&self.sizes.enqueued, rows);
+        show(&self.sizes.enqueued, rows as u64);
     }
 
     fn dequeued(&self, delay: Duration) {
@@ -141,7 +136,7 @@ impl ModelObserver for ModelCells {
     }
 
     fn ran(&self, rows: usize, time: Duration) {
-        show(&self.sizes.run, rows);
+        show(&self.sizes.run, rows as u64);
         self.runs.get_or_init(|| AtomicHistogram::new(&GRAPH_MICROS)).observe(micros(time));
     }
 
