@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use crate::Executable;
 
+/// The most bytes of the files of a model that stays loaded beside a form of it.
+pub const LARGEST_KEPT: u64 = 64 << 20;
+
 /// What a runtime makes of a loaded model to compute the same with less work.
 pub enum Optimization {
     /// The runtime knows no other form of models.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
-pub use self::forms::{Optimization, OptimizedModel};
+pub use self::forms::{LARGEST_KEPT, Optimization, OptimizedModel};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
 pub use self::samples::{SyntheticSample, irregular_inputs, sized_inputs, synthetic_samples};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};

@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use super::servable::LoadedVersion;
 use crate::config::OptimizeMode;
-use tensorserve_platform::{Executable, Optimization, OptimizedModel, Profiled, RunOptions};
+use tensorserve_platform::{
+    Executable, LARGEST_KEPT, Optimization, OptimizedModel, Profiled, RunOptions,
+};
 use tensorserve_tensor::error::Result;
 use tensorserve_tensor::{DType, LARGEST_ORDINARY_FLOAT, Tensor};
-
-/// A version with files of up to this size stays in memory beside a form that may round otherwise.
-const LARGEST_KEPT: u64 = 64 << 20;
 
 impl LoadedVersion {
     /// The form, with the version as it was loaded beside it if it needs that, or if it may round otherwise.

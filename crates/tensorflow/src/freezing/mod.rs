@@ -18,6 +18,7 @@ use self::rewrite::FrozenCounts;
 use self::wire::{Edit, edited};
 use super::ffi::{SessionSettings, TensorFlowApi, TensorFlowSession};
 use super::scope;
+use tensorserve_platform::LARGEST_KEPT;
 use tensorserve_proto::tensorflow::GraphDef;
 use tensorserve_savedmodel::{self as saved_model, Graph};
 use tensorserve_tensor::error::{Code, Error, Result};
@@ -32,9 +33,6 @@ mod wire;
 
 /// The largest variable that becomes a constant, in bytes.
 const LARGEST_VARIABLE: usize = 1 << 20;
-
-/// The most bytes of the files of a model that stays beside its copy.
-const LARGEST_KEPT: u64 = 64 << 20;
 
 /// The largest `saved_model.pb` that is copied: it is in memory several times meanwhile.
 const LARGEST_GRAPH: u64 = 256 << 20;
