@@ -129,7 +129,7 @@ macro_rules! replay {
 replay! {
     json json_tensor npy csv base64 tfrecord event_stream records parquet
     predict open_inference classify invocations scoring simple routes multipart gzip
-    request_messages infer_messages tensor_proto text_proto warm_up
+    http2 request_messages infer_messages tensor_proto text_proto warm_up
     pickle sklearn xgboost lightgbm catboost pmml spark h2o tflite openvino torch executorch foreign onnx mxnet saved_model
     archive images steps step_file mlmodel settings model_list users
 }

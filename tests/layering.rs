@@ -51,11 +51,12 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("server", &["auth", "core", "os", "protocol", "tensor", "trace"]),
+    ("http2", &[]),
+    ("server", &["auth", "core", "http2", "os", "protocol", "tensor", "trace"]),
     ("telemetry", &["tensor", "trace"]),
     ("report", &[]),
     ("transform", &["codec", "records", "report", "store", "tensor"]),
-    ("loadgen", &["os", "report", "tensor"]),
+    ("loadgen", &["http2", "os", "report", "tensor"]),
 ];
 
 /// Crates that bind C libraries. Every other crate forbids unsafe code.

@@ -9,6 +9,7 @@
 
 mod batch;
 mod codec;
+mod connections;
 mod echo;
 mod files;
 pub mod hostile;
@@ -43,6 +44,9 @@ use self::memory::MemoryRule;
 /// The decoders of requests, which reserve their memory before they take it.
 const REQUEST: MemoryRule = MemoryRule::Reserved;
 
+/// A connection: its buffers, the heads of its calls, and what they have sent.
+const CONNECTION: MemoryRule = MemoryRule::OfFile { fixed: 1 << 20, per_byte: 256 };
+
 /// Readers of files: of models, of settings, of recorded requests. What a file declares and does not contain may
 /// not take more than the fixed part.
 const FILE: MemoryRule = MemoryRule::OfFile { fixed: 8 << 20, per_byte: 128 };
@@ -75,6 +79,7 @@ targets! {
     multipart = http, REQUEST;
     gzip = http, REQUEST;
 
+    http2 = connections, CONNECTION;
     request_messages = messages, REQUEST;
     infer_messages = messages, REQUEST;
     tensor_proto = messages, REQUEST;

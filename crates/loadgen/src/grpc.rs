@@ -1,35 +1,13 @@
 //! Calls of gRPC over HTTP/2 (RFC 9113), one at a time on a connection.
 
-use crate::hpack::HeaderDecoder;
 use crate::plan::WireRequest;
 use crate::results::FailureKind;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GO_AWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-/// Flags, of the frames that have them.
-const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const PADDED: u8 = 8;
-const PRIORITY: u8 = 0x20;
-
-/// Settings.
-const ENABLE_PUSH: u16 = 2;
-const INITIAL_WINDOW: u16 = 4;
-const MAX_FRAME: u16 = 5;
-
-/// The largest window, and what a connection begins with.
-const LARGEST_WINDOW: u32 = 0x7fff_ffff;
-const FIRST_WINDOW: u32 = 65_535;
+use tensorserve_http2::frame::{
+    ACK, CONTINUATION, DATA, DEFAULT_WINDOW, ENABLE_PUSH, END_HEADERS, END_STREAM, GO_AWAY,
+    HEADERS, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE, PADDED, PING, PREFACE, RESET,
+    SETTINGS, WINDOW_UPDATE, WITH_PRIORITY,
+};
+use tensorserve_http2::hpack::HpackDecoder;
 
 /// So many bytes are received before the server may send as many again.
 const ACKNOWLEDGED: u32 = 1 << 28;
@@ -65,7 +43,7 @@ pub(crate) struct GrpcWire {
     /// The header block that is read, and whether it ends the stream.
     block: Vec<u8>,
     ends: bool,
-    decoder: HeaderDecoder,
+    decoder: HpackDecoder,
     unacknowledged: u32,
     is_answered: bool,
     closes: bool,
@@ -85,25 +63,25 @@ impl GrpcWire {
         let mut out = PREFACE.to_vec();
         frame(&mut out, 12, SETTINGS, 0, 0);
         setting(&mut out, ENABLE_PUSH, 0);
-        setting(&mut out, INITIAL_WINDOW, LARGEST_WINDOW);
+        setting(&mut out, INITIAL_WINDOW_SIZE, LARGEST_WINDOW);
         frame(&mut out, 4, WINDOW_UPDATE, 0, 0);
-        out.extend_from_slice(&(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
+        out.extend_from_slice(&(LARGEST_WINDOW - DEFAULT_WINDOW).to_be_bytes());
         GrpcWire {
             out,
             written: 0,
             next_stream: 1,
             stream: 0,
             queued: 0,
-            window: i64::from(FIRST_WINDOW),
+            window: i64::from(DEFAULT_WINDOW),
             stream_window: 0,
-            first_window: i64::from(FIRST_WINDOW),
+            first_window: i64::from(DEFAULT_WINDOW),
             most: 16_384,
             head: Vec::with_capacity(9),
             left: 0,
             payload: Vec::new(),
             block: Vec::new(),
             ends: false,
-            decoder: HeaderDecoder::default(),
+            decoder: HpackDecoder::default(),
             unacknowledged: 0,
             is_answered: false,
             closes: false,
@@ -332,13 +310,15 @@ impl GrpcWire {
                 continue;
             };
             match u16::from_be_bytes(*name) {
-                INITIAL_WINDOW => {
+                INITIAL_WINDOW_SIZE => {
                     // It changes the windows of open streams, too.
                     self.stream_window += i64::from(value) - self.first_window;
                     self.first_window = i64::from(value);
                 }
-                MAX_FRAME if value < 16_384 => return Err(malformed("a frame size below 16384")),
-                MAX_FRAME => self.most = usize::try_from(value).unwrap_or(16_384),
+                MAX_FRAME_SIZE if value < 16_384 => {
+                    return Err(malformed("a frame size below 16384"));
+                }
+                MAX_FRAME_SIZE => self.most = usize::try_from(value).unwrap_or(16_384),
                 _ => {}
             }
         }
@@ -352,21 +332,25 @@ impl GrpcWire {
         let block = std::mem::take(&mut self.block);
         let (mut http_status, mut grpc_status) = (self.http_status, self.grpc_status);
         let (message, timing) = (&mut self.message, &mut self.timing);
-        let read = self.decoder.read(&block, &mut |name, value| match name {
-            b":status" => http_status = decimal(value).unwrap_or(0),
-            b"grpc-status" => grpc_status = decimal(value),
-            b"grpc-message" => {
-                message.clear();
-                message.extend_from_slice(value.get(..value.len().min(KEPT)).unwrap_or_default());
+        let read = self.decoder.decode(&block, |field| {
+            let value = field.value.as_bytes();
+            match field.name.as_str() {
+                ":status" => http_status = decimal(value).unwrap_or(0),
+                "grpc-status" => grpc_status = decimal(value),
+                "grpc-message" => {
+                    message.clear();
+                    let kept = value.get(..value.len().min(KEPT));
+                    message.extend_from_slice(kept.unwrap_or_default());
+                }
+                "server-timing" => {
+                    timing.clear();
+                    timing.extend_from_slice(value);
+                }
+                _ => {}
             }
-            b"server-timing" => {
-                timing.clear();
-                timing.extend_from_slice(value);
-            }
-            _ => {}
         });
         self.block = block;
-        read.map_err(malformed)?;
+        read.map_err(|_| malformed("a block of fields that is damaged"))?;
         if !is_of_call {
             return Ok(());
         }
@@ -416,7 +400,7 @@ fn unpadded(payload: &[u8], flags: u8) -> Option<&[u8]> {
         let (first, rest) = block.split_first()?;
         (padding, block) = (usize::from(*first), rest);
     }
-    if flags & PRIORITY != 0 {
+    if flags & WITH_PRIORITY != 0 {
         block = block.get(5..)?;
     }
     block.get(..block.len().checked_sub(padding)?)
@@ -494,7 +478,7 @@ mod tests {
         assert!(wire.is_sent(&request) && !wire.is_answered());
         let mut bytes = Vec::new();
         frame(&mut bytes, 6, SETTINGS, 0, 0);
-        setting(&mut bytes, MAX_FRAME, 1 << 20);
+        setting(&mut bytes, MAX_FRAME_SIZE, 1 << 20);
         bytes.extend(response(1, "0"));
         // In any pieces.
         for piece in bytes.chunks(5) {
@@ -537,7 +521,7 @@ mod tests {
         // A larger first window holds for the next call.
         let mut bytes = Vec::new();
         frame(&mut bytes, 6, SETTINGS, 0, 0);
-        setting(&mut bytes, INITIAL_WINDOW, 1 << 20);
+        setting(&mut bytes, INITIAL_WINDOW_SIZE, 1 << 20);
         bytes.extend(response(1, "0"));
         wire.read(&bytes).expect("a response");
         wire.begin(&request);
@@ -584,7 +568,7 @@ mod tests {
             (ended, "without a status"),
             (fields(1, END_HEADERS | END_STREAM, &[0x8d], &[]), "HTTP status 404"),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not HTTP/2"),
-            (fields(1, END_HEADERS, &[0xff], &[]), "cut"),
+            (fields(1, END_HEADERS, &[0xff], &[]), "damaged"),
         ] {
             let mut wire = GrpcWire::new();
             wire.begin(&request(1));

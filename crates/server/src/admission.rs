@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(pass(request).await.1, Err(Ended::Panicked));
         let deadline = Some(Instant::now() + Duration::from_millis(20));
         let request = Noted { work: Work::Wait, deadline, ..Noted::new(&admission) };
-        // The timer, as the gRPC library has one.
+        // The timer, as calls have one.
         let passing = tokio::time::timeout(Duration::from_millis(50), pass(request));
         assert_eq!(passing.await.expect("ends").1, Err(Ended::Late));
         assert_eq!(pass(Noted::new(&admission)).await.1, Ok("answer"));

@@ -1,24 +1,25 @@
-//! The layer before all gRPC services: it takes calls through [`admission`], and limits how long
-//! messages and responses take.
+//! What stands before all gRPC services: it takes calls through [`admission`], and limits how long messages and
+//! responses take.
 
-use std::convert::Infallible;
-use std::net::IpAddr;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tensorserve_http2::RequestBody;
+use tokio::time::sleep_until;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
-use tower_layer::Layer;
+use tonic::codegen::{Service, http};
+use tonic::service::Routes;
 
 use super::admission::{self, Admission, AdmissionRefusal, Admitted, ArrivedRequest, Asked, Ended};
 use super::caught::CaughtCall;
+use super::connected::ConnectedClient;
 use super::deadline;
 use super::gate::Gate;
 use super::held_call::HeldBody;
-use super::incoming::ConnectedClient;
+
 use super::priority;
 use super::receipt;
 use super::recorded::RecordedCall;
@@ -39,9 +40,12 @@ fn permission(methods: &[(&str, Permission)], path: &str) -> Permission {
     listed.map_or(Permission::Admin, |(_, permission)| *permission)
 }
 
-/// Puts the admission before services.
+/// The services behind the admission. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct GateLayer(Arc<CallLimits>);
+pub(super) struct GatedCalls {
+    routes: Routes,
+    limits: Arc<CallLimits>,
+}
 
 /// What all calls share.
 struct CallLimits {
@@ -52,105 +56,91 @@ struct CallLimits {
     silent_calls: SilentCalls,
 }
 
-impl GateLayer {
+type GrpcResponse = http::Response<Body>;
+
+impl GatedCalls {
     pub(super) fn new(
+        routes: Routes,
         gate: Gate,
         api: &ServedApi,
         body_timeout: Duration,
         silent_calls: SilentCalls,
     ) -> Self {
         let (admission, api) = (Admission::new(gate, api), api.clone());
-        GateLayer(Arc::new(CallLimits { admission, api, body_timeout, silent_calls }))
+        let limits = CallLimits { admission, api, body_timeout, silent_calls };
+        GatedCalls { routes: routes.prepare(), limits: Arc::new(limits) }
+    }
+
+    /// The response to a call.
+    pub(super) fn answer(
+        &self,
+        request: http::Request<RequestBody>,
+        client: ConnectedClient,
+    ) -> impl Future<Output = GrpcResponse> + Send + use<> {
+        let GatedCalls { routes, limits } = self.clone();
+        async move {
+            let mut call = GrpcArrival::new(routes, Arc::clone(&limits), request, client);
+            let (record, answer) = match call.deadline {
+                None => limits.admission.pass(&mut call).await,
+                Some(deadline) => woken_at(deadline, limits.admission.pass(&mut call)).await,
+            };
+            let response = answer.unwrap_or_else(|ended| match ended {
+                Ended::Panicked => call.caught.status().into_http(),
+                Ended::Late => deadline::passed().into_http(),
+            });
+            match record {
+                Some(record) => record.answered(response),
+                None => response,
+            }
+        }
     }
 }
 
-impl<S> Layer<S> for GateLayer {
-    type Service = GatedService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        GatedService { inner, limits: Arc::clone(&self.0) }
-    }
+/// `work`, which is woken at `deadline`: it looks at the time itself.
+async fn woken_at<F: Future>(deadline: Instant, work: F) -> F::Output {
+    let (mut work, mut alarm) = (pin!(work), pin!(sleep_until(deadline.into())));
+    poll_fn(|context| {
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() && alarm.as_mut().poll(context).is_ready() {
+            return work.as_mut().poll(context);
+        }
+        polled
+    })
+    .await
 }
 
-/// Services after the admission.
-#[derive(Clone)]
-pub(super) struct GatedService<S> {
-    inner: S,
+/// A call whose head has arrived, and the services that answer it.
+struct GrpcArrival {
+    routes: Routes,
     limits: Arc<CallLimits>,
-}
-
-type GrpcResponse = http::Response<Body>;
-
-impl<S> Service<http::Request<Body>> for GatedService<S>
-where
-    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send,
-{
-    type Response = GrpcResponse;
-    type Error = Infallible;
-    type Future = BoxFuture<GrpcResponse, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        // Only the service that was polled is ready; its clone may not be.
-        let clone = self.inner.clone();
-        let service = std::mem::replace(&mut self.inner, clone);
-        let call = GrpcArrival::new(service, Arc::clone(&self.limits), request);
-        Box::pin(async move { Ok(answer(call).await) })
-    }
-}
-
-/// The response to a call.
-async fn answer<S>(mut call: GrpcArrival<S>) -> GrpcResponse
-where
-    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible> + Send,
-    S::Future: Send,
-{
-    let limits = Arc::clone(&call.limits);
-    let (record, answer) = limits.admission.pass(&mut call).await;
-    let response = answer.unwrap_or_else(|ended| match ended {
-        Ended::Panicked => call.caught.status().into_http(),
-        Ended::Late => deadline::passed().into_http(),
-    });
-    match record {
-        Some(record) => record.answered(response),
-        None => response,
-    }
-}
-
-/// A call whose head has arrived, and the service that answers it.
-struct GrpcArrival<S> {
-    service: S,
-    limits: Arc<CallLimits>,
-    request: http::Request<Body>,
+    /// Its head.
+    request: http::Request<()>,
+    /// `None` once it is handed on.
+    body: Option<RequestBody>,
+    client: ConnectedClient,
     deadline: Option<Instant>,
     permission: Permission,
     /// Its panics.
     caught: CaughtCall,
 }
 
-impl<S> GrpcArrival<S> {
-    fn new(service: S, limits: Arc<CallLimits>, mut request: http::Request<Body>) -> Self {
+impl GrpcArrival {
+    fn new(
+        routes: Routes,
+        limits: Arc<CallLimits>,
+        request: http::Request<RequestBody>,
+        client: ConnectedClient,
+    ) -> Self {
+        let (head, body) = request.into_parts();
+        let mut request = http::Request::from_parts(head, ());
         let deadline = deadline::of(request.headers());
         if let Some(deadline) = deadline {
             request.extensions_mut().insert(ClientDeadline(deadline));
         }
         let metrics = limits.api.engine().metrics().clone();
         let caught = CaughtCall::new(request.uri().path_and_query().cloned(), metrics);
-        let permission = Permission::Admin;
-        GrpcArrival { service, limits, request, deadline, permission, caught }
-    }
-
-    /// The client's address, if it is known.
-    fn address(&self) -> Option<IpAddr> {
-        let client: &ConnectedClient = self.request.extensions().get()?;
-        client.address
+        let (body, permission) = (Some(body), Permission::Admin);
+        GrpcArrival { routes, limits, request, body, client, deadline, permission, caught }
     }
 
     /// What the client of the method sends.
@@ -168,28 +158,23 @@ impl<S> GrpcArrival<S> {
         Arrival::Messages(authorization.and_then(|value| gate.revocation(value.as_bytes())))
     }
 
-    /// The call for the service, with a body that arrives within limits.
-    fn take_request(&mut self, arrival: Arrival) -> http::Request<Body> {
+    /// The call for the services, with a body that arrives within limits.
+    fn take_request(&mut self, body: RequestBody, arrival: Arrival) -> http::Request<Body> {
         let request = std::mem::take(&mut self.request);
-        let client = request.extensions().get().cloned().unwrap_or_default();
-        let silence = (client, self.limits.silent_calls.clone());
+        let silence = (self.client.clone(), self.limits.silent_calls.clone());
         let metrics = self.limits.api.engine().metrics().clone();
         let records = (metrics, request.extensions().get().cloned());
         let limit = self.limits.body_timeout;
-        request.map(|body| Body::new(TimedBody::new(body, limit, arrival, records, silence)))
+        request.map(|()| Body::new(TimedBody::new(body, limit, arrival, records, silence)))
     }
 }
 
-impl<S> ArrivedRequest for GrpcArrival<S>
-where
-    S: Service<http::Request<Body>, Response = GrpcResponse, Error = Infallible> + Send,
-    S::Future: Send,
-{
+impl ArrivedRequest for GrpcArrival {
     type Record = RecordedCall;
     type Answer = GrpcResponse;
 
     fn record(&mut self, observer: &Observer) -> Option<RecordedCall> {
-        let recorded = RecordedCall::begin(observer, &self.request, self.address())?;
+        let recorded = RecordedCall::begin(observer, &self.request, self.client.address)?;
         self.request.extensions_mut().insert(recorded.trace().clone());
         Some(recorded)
     }
@@ -198,7 +183,6 @@ where
         record.trace()
     }
 
-    /// The gRPC library has a timer for it.
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -216,7 +200,7 @@ where
         Ok(Asked {
             permission: self.permission,
             authorization: bytes(http::header::AUTHORIZATION),
-            address: self.address(),
+            address: self.client.address,
             priority: bytes(PRIORITY),
         })
     }
@@ -233,9 +217,13 @@ where
 
     async fn handle(&mut self, admitted: Admitted<'_>) -> GrpcResponse {
         let Admitted { budget, trace, .. } = admitted;
+        let Some(body) = self.body.take() else {
+            return Status::internal("the request was handed on before").into_http();
+        };
         let arrival = self.arrival(&budget);
-        let request = self.take_request(arrival);
-        let answering = pin!(self.service.call(request));
+        let request = self.take_request(body, arrival);
+        // Routes are always ready.
+        let answering = pin!(self.routes.call(request));
         let Ok(mut response) = admission::run(&budget, trace, answering).await;
         receipt::add_to_response(&mut response, &budget);
         held(self.caught.within(response), budget)

@@ -12,9 +12,6 @@ pub(super) fn of(headers: &HeaderMap) -> Option<Instant> {
 }
 
 /// The status of a call whose deadline has passed.
-///
-/// The gRPC library also ends calls at that time, but as if the client had cancelled them. It wakes the call for that,
-/// and the call is polled first, so no timer is needed here.
 pub(super) fn passed() -> Status {
     Status::deadline_exceeded("the request's deadline (grpc-timeout) has passed")
 }

@@ -4,30 +4,24 @@
 //! clients send all their calls over one connection.
 
 use std::future::Future;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
+use tensorserve_http2::Http2Options;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
-use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
-use tower_layer::{Identity as NoLayer, Stack};
 
-use super::calls::GateLayer;
-use super::drain::ListenerActivity;
-use super::flow::FlowWindows;
+use super::calls::GatedCalls;
+use super::drain::{DRAIN_PAUSE, ListenerActivity};
 use super::gate::Gate;
 use super::health::HealthService;
-use super::incoming::{self, GrpcTimeLimits};
-use super::local::{LocalConnection, LocalGuard};
+use super::incoming::GrpcConnections;
 use super::silent::SilentCalls;
-use super::timed_writes::TimedWrites;
 use super::tls::Certificates;
 use super::{bind, drain};
 use crate::api::ServedApi;
@@ -54,17 +48,9 @@ const FRAME: u32 = 256 << 10;
 /// The most memory that the heads of a call may take.
 const HEADERS: u32 = 16 << 10;
 
-/// Calls that a client may begin and cancel before they are accepted, and resets caused by its
-/// protocol errors; if there are more of either, its connection ends.
-const TAKEN_BACK: usize = 20;
-const FAULTS: usize = 1024;
-
 /// An idle client gets a ping; its connection ends if it does not respond in time.
-const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_AFTER: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A client that responds to pings has sent something within this time.
-const SILENCE: Duration = Duration::from_secs(100);
 
 /// A running gRPC listener.
 pub struct GrpcListener {
@@ -165,7 +151,7 @@ fn serving(
     gate: Gate,
 ) -> Result<impl Future<Output = ()> + use<>> {
     let _inside = runtime.enter();
-    let grpc = &config.grpc;
+    let (grpc, http) = (&config.grpc, &config.http);
     let mut routes = services(api)?;
     if grpc.health_service {
         let health = HealthService::new(api.clone(), activity.clone());
@@ -173,46 +159,42 @@ fn serving(
         routes = routes.add_service(health);
     }
     let silent_calls = SilentCalls::new(activity.clone());
-    let body_timeout = config.http.body_timeout;
-    let layer = GateLayer::new(gate, api, body_timeout, silent_calls);
-    let listener = activity.clone();
-    let ending = async move { listener.until_ending().await }.shared();
+    let connections = GrpcConnections {
+        calls: GatedCalls::new(routes, gate, api, http.body_timeout, silent_calls),
+        options: options(config),
+        activity: activity.clone(),
+    };
     let mut listeners = Vec::new();
     if let Some((socket, certificates)) = port {
         let socket = tokio::net::TcpListener::from_std(socket);
         let socket = socket.map_err(|e| failed("cannot listen", e))?;
-        let http = &config.http;
-        let patience = GrpcTimeLimits {
-            preface: http.header_timeout,
-            silence: SILENCE,
-            write: http.write_timeout,
-        };
-        let router = router(routes.clone(), layer.clone());
-        let (most, activity) = (http.max_connections, activity.clone());
-        let incoming = incoming::connections(socket, most, patience, activity, certificates);
-        let served = router.serve_with_incoming_shutdown(incoming, ending.clone());
+        let served = connections.clone().serve_port(socket, http.max_connections, certificates);
         listeners.push(served.boxed());
     }
     if let Some(path) = &grpc.socket_path {
-        let incoming = UnixListenerStream::new(bind_path(path)?);
-        let (write, activity) = (config.http.write_timeout, activity.clone());
-        let incoming = incoming.map(move |accepted| {
-            let stream = TimedWrites::new(accepted?, write, activity.clone());
-            let windows = FlowWindows::new(write, activity.clone());
-            Ok::<_, io::Error>(LocalConnection::new(stream, LocalGuard::new(windows)))
-        });
         // The file's permissions decide who may connect; the gate still decides what they may do.
-        let router = router(routes, layer);
-        let served = router.serve_with_incoming_shutdown(incoming, ending);
+        let served = connections.serve_socket(bind_path(path)?);
         listeners.push(served.boxed());
     }
     Ok(async move {
-        for ended in futures_util::future::join_all(listeners).await {
-            if let Err(error) = ended {
-                log::error!("the gRPC listener ended: {error}");
-            }
-        }
+        futures_util::future::join_all(listeners).await;
     })
+}
+
+/// The limits of connections.
+fn options(config: &ServerConfig) -> Http2Options {
+    Http2Options {
+        streams: STREAMS,
+        head: HEADERS,
+        stream_window: STREAM_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+        frame: FRAME,
+        preface_timeout: config.http.header_timeout,
+        ping_after: PING_AFTER,
+        ping_timeout: PING_TIMEOUT,
+        write_timeout: config.http.write_timeout,
+        drain_pause: DRAIN_PAUSE,
+    }
 }
 
 /// The services of the protocols, and reflection.
@@ -233,24 +215,6 @@ fn reflection(api: &ServedApi) -> tonic_reflection::server::Builder<'static> {
     all.fold(builder, |builder, descriptors| {
         builder.register_encoded_file_descriptor_set(descriptors)
     })
-}
-
-/// Services after the gate.
-type GatedRouter = Router<Stack<GateLayer, NoLayer>>;
-
-fn router(routes: Routes, layer: GateLayer) -> GatedRouter {
-    tonic::transport::Server::builder()
-        .max_concurrent_streams(STREAMS)
-        .http2_max_header_list_size(HEADERS)
-        .http2_max_pending_accept_reset_streams(Some(TAKEN_BACK))
-        .http2_max_local_error_reset_streams(Some(FAULTS))
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(FRAME)
-        .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .layer(layer)
-        .add_routes(routes)
 }
 
 /// Binds a UNIX socket. Replaces a file on which no process listens any more.

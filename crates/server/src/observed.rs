@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -16,17 +16,6 @@ pub(super) trait StreamObserver: Unpin {
         new: &mut [u8],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>>;
-
-    /// Called after the first `count` bytes of `slices` have been written.
-    fn after_write(&mut self, _slices: &[IoSlice<'_>], _count: usize) {}
-
-    /// Bytes of its own that are written before the next ones.
-    fn own_bytes(&mut self) -> &[u8] {
-        &[]
-    }
-
-    /// Called after the first `count` of them have been written.
-    fn wrote_own(&mut self, _count: usize) {}
 }
 
 /// A stream whose bytes are observed.
@@ -38,24 +27,6 @@ pub(super) struct ObservedStream<S, W> {
 impl<S, W> ObservedStream<S, W> {
     pub(super) fn new(stream: S, watch: W) -> Self {
         ObservedStream { stream, watch }
-    }
-}
-
-impl<S: AsyncWrite + Unpin, W: StreamObserver> ObservedStream<S, W> {
-    /// Writes the observer's own bytes.
-    fn poll_own(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ObservedStream { stream, watch } = self;
-        loop {
-            let bytes = watch.own_bytes();
-            if bytes.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            let count = ready!(Pin::new(&mut *stream).poll_write(context, bytes))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            watch.wrote_own(count);
-        }
     }
 }
 
@@ -78,12 +49,7 @@ impl<S: AsyncWrite + Unpin, W: StreamObserver> AsyncWrite for ObservedStream<S, 
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_own(context))?;
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            self.watch.after_write(&[IoSlice::new(bytes)], count);
-        }
-        written
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -99,12 +65,7 @@ impl<S: AsyncWrite + Unpin, W: StreamObserver> AsyncWrite for ObservedStream<S, 
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_own(context))?;
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        if let Poll::Ready(Ok(count)) = written {
-            self.watch.after_write(slices, count);
-        }
-        written
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -203,14 +203,15 @@ impl RecordedCall {
     /// The record of a call that began now, if it is recorded.
     pub(super) fn begin(
         observer: &Observer,
-        request: &http::Request<Body>,
+        request: &http::Request<()>,
         client: Option<IpAddr>,
     ) -> Option<Self> {
         let headers = request.headers();
         let value = |name: &http::HeaderName| headers.get(name).map(http::HeaderValue::as_bytes);
         let (parent, state) = (|| value(&GRPC_PARENT), || value(&GRPC_STATE));
         let trace = observer.begin(Instant::now(), parent, state)?;
-        let host = request.uri().authority().map_or("", |authority| authority.as_str());
+        let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
+        let host = host.unwrap_or_default();
         let exchange = Exchange::new(trace, request.uri().path(), host, client);
         Some(RecordedCall { exchange, status: None })
     }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tensorserve_http2::RequestBody;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
-use tonic::body::Body;
 
+use super::connected::ConnectedClient;
 use super::drain::{DrainPause, shutting_down};
-use super::incoming::ConnectedClient;
 use super::silent::{SilentCall, SilentCalls};
 use tensorserve_auth::Authenticator;
 use tensorserve_core::metrics::Metrics;
@@ -60,7 +60,7 @@ impl Revocation {
 
 /// A body with a limit for the time that it takes to arrive.
 pub(super) struct TimedBody {
-    body: Body,
+    body: RequestBody,
     limit: Duration,
     arrival: Arrival,
     metrics: Metrics,
@@ -83,7 +83,7 @@ pub(super) struct TimedBody {
 impl TimedBody {
     /// `body`, which must arrive within `limit`, or each part of it if it is a stream.
     pub(super) fn new(
-        body: Body,
+        body: RequestBody,
         limit: Duration,
         arrival: Arrival,
         (metrics, trace): (Metrics, Option<Arc<RequestTrace>>),
@@ -157,7 +157,10 @@ impl TimedBody {
                 None => {
                     match ready!(http_body::Body::poll_frame(Pin::new(&mut self.body), context)) {
                         Some(Ok(frame)) => frame,
-                        other => return Poll::Ready(other),
+                        Some(Err(reset)) => {
+                            return Poll::Ready(Some(Err(Status::cancelled(reset.to_string()))));
+                        }
+                        None => return Poll::Ready(None),
                     }
                 }
             };
