@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 
@@ -131,6 +131,8 @@ pub(crate) struct CallState(Mutex<CallInner>);
 #[derive(Default)]
 struct CallInner {
     chunks: VecDeque<Bytes>,
+    /// What follows them: small parts, which together take no more memory than they have bytes.
+    small: BytesMut,
     trailers: Option<HeaderMap>,
     end: BodyEnd,
     /// The handler reads no more.
@@ -151,6 +153,20 @@ enum BodyEnd {
     Reset,
 }
 
+impl CallInner {
+    /// Makes a chunk of the small parts.
+    fn flush_small(&mut self) {
+        if !self.small.is_empty() {
+            self.chunks.push_back(self.small.split().freeze());
+        }
+    }
+
+    /// How many bytes have arrived that nobody has read.
+    fn unread(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum::<usize>() + self.small.len()
+    }
+}
+
 impl CallState {
     fn lock(&self) -> MutexGuard<'_, CallInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,17 +185,29 @@ impl CallState {
 
     /// A part of the body has arrived. Whether the handler still reads.
     pub(crate) fn data(&self, data: Bytes, is_last: bool) -> bool {
-        let mut reads = true;
+        self.part(is_last, |inner| {
+            inner.flush_small();
+            inner.chunks.push_back(data);
+        })
+    }
+
+    /// A small part has arrived. Whether the handler still reads.
+    pub(crate) fn small_data(&self, data: &[u8], is_last: bool) -> bool {
+        self.part(is_last, |inner| inner.small.extend_from_slice(data))
+    }
+
+    fn part(&self, is_last: bool, put: impl FnOnce(&mut CallInner)) -> bool {
+        let mut is_read = true;
         self.arrive(|inner| {
-            reads = !inner.is_dropped;
-            if reads && !data.is_empty() {
-                inner.chunks.push_back(data);
+            is_read = !inner.is_dropped;
+            if is_read {
+                put(inner);
             }
             if is_last {
                 inner.end = BodyEnd::Complete;
             }
         });
-        reads
+        is_read
     }
 
     /// The body is complete.
@@ -261,6 +289,9 @@ impl Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CallReset>>> {
         let mut inner = self.call.lock();
+        if inner.chunks.is_empty() {
+            inner.flush_small();
+        }
         if let Some(chunk) = inner.chunks.pop_front() {
             inner.read += chunk.len();
             let is_enough = inner.read >= self.enough && inner.end == BodyEnd::Open;
@@ -284,13 +315,12 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         let inner = self.call.lock();
-        inner.end == BodyEnd::Complete && inner.chunks.is_empty() && inner.trailers.is_none()
+        inner.end == BodyEnd::Complete && inner.unread() == 0 && inner.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         let inner = self.call.lock();
-        let bytes = inner.chunks.iter().map(Bytes::len).sum::<usize>();
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let bytes = u64::try_from(inner.unread()).unwrap_or(u64::MAX);
         if inner.end == BodyEnd::Complete {
             return SizeHint::with_exact(bytes);
         }
@@ -304,9 +334,10 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         let mut inner = self.call.lock();
         inner.is_dropped = true;
-        let chunks = std::mem::take(&mut inner.chunks);
+        let unread = inner.unread();
+        let read = (std::mem::take(&mut inner.chunks), std::mem::take(&mut inner.small));
         drop(inner);
-        let unread = chunks.iter().map(Bytes::len).sum();
+        drop(read);
         if unread > 0 {
             self.mailbox.release(unread);
         }
@@ -410,4 +441,46 @@ pub(crate) async fn answer<F, B>(
     poll_fn(|context| outgoing.poll_body(body.as_mut(), context)).await;
     // The body may hold memory for what is not written.
     poll_fn(|context| outgoing.call.poll_room(context)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(body: &mut RequestBody) -> Poll<Option<usize>> {
+        let context = &mut Context::from_waker(Waker::noop());
+        let polled = Pin::new(body).poll_frame(context);
+        polled.map(|frame| frame.map(|frame| frame.unwrap().into_data().unwrap().len()))
+    }
+
+    #[test]
+    fn small_parts_are_one_chunk_in_their_order() {
+        let (call, mailbox) = (Arc::new(CallState::default()), Arc::new(Mailbox::new(1000)));
+        let mut body = RequestBody::new(Arc::clone(&call), Arc::clone(&mailbox), 1, 1_000_000);
+        assert_eq!(next(&mut body), Poll::Pending);
+        for _ in 0..10_000 {
+            assert!(call.small_data(b"x", false));
+        }
+        call.data(Bytes::from(vec![0; 5000]), false);
+        call.small_data(b"end", true);
+        assert_eq!(body.size_hint().exact(), Some(15_003));
+        assert_eq!(next(&mut body), Poll::Ready(Some(10_000)));
+        assert_eq!(next(&mut body), Poll::Ready(Some(5000)));
+        assert!(!body.is_end_stream());
+        assert_eq!(next(&mut body), Poll::Ready(Some(3)));
+        assert!(body.is_end_stream());
+        assert_eq!(next(&mut body), Poll::Ready(None));
+        assert_eq!(mailbox.take_released(), Some(15_003));
+    }
+
+    #[test]
+    fn what_nobody_reads_is_released() {
+        let (call, mailbox) = (Arc::new(CallState::default()), Arc::new(Mailbox::new(1000)));
+        let body = RequestBody::new(Arc::clone(&call), Arc::clone(&mailbox), 1, 1_000_000);
+        call.small_data(b"abc", false);
+        call.data(Bytes::from(vec![0; 5000]), false);
+        drop(body);
+        assert_eq!(mailbox.take_released(), Some(5003));
+        assert!(!call.small_data(b"abc", false), "the rest is not kept");
+    }
 }

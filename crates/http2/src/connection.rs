@@ -35,7 +35,8 @@ const FAULTS: usize = 1024;
 /// The most frames of a block of fields. Empty ones cost work, too.
 const BLOCK_FRAMES: usize = 32;
 
-/// A part of a request of up to this size is copied, so that the buffer it came in can be used again.
+/// A part of a request of up to this size is copied, so that the buffer it came in can be used again, and many of them
+/// take no more memory than they have bytes.
 const SMALL: usize = 2 << 10;
 
 /// What the PING has whose response shows that the client knows of the end.

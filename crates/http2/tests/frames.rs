@@ -215,6 +215,11 @@ fn frames_that_break_the_protocol_end_the_connection() {
             [open, frame(CONTINUATION, 0, 1, &[]).repeat(40)].concat(),
             ENHANCE_YOUR_CALM,
         ),
+        (
+            "a head of thousands of fields",
+            frame(HEADERS, END_HEADERS, 1, &[0x82; 2001]),
+            ENHANCE_YOUR_CALM,
+        ),
         ("more padding than there is", long, PROTOCOL),
         ("a damaged block", frame(HEADERS, END_HEADERS, 1, &[0x80]), COMPRESSION),
         ("GOAWAY of a stream", frame(GO_AWAY, 0, 1, &[0; 8]), PROTOCOL),

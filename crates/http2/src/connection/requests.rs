@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use http::StatusCode;
 
 use super::{
@@ -26,23 +26,30 @@ impl Http2Connection {
         }
         let payload = input.get(HEAD..HEAD + head.length).unwrap_or_default();
         let (from, to) = without_padding(head, payload)?;
-        let data = match to - from {
-            ..=SMALL => {
-                let data = Bytes::copy_from_slice(payload.get(from..to).unwrap_or_default());
-                input.advance(HEAD + head.length);
-                data
-            }
-            _ => input.split_to(HEAD + head.length).freeze().slice(HEAD + from..HEAD + to),
+        let (length, is_last) = (to - from, head.has(END_STREAM));
+        let unread = if length <= SMALL {
+            let data = payload.get(from..to).unwrap_or_default();
+            let unread = self.take_data(head, length, |call| call.small_data(data, is_last))?;
+            input.advance(HEAD + head.length);
+            unread
+        } else {
+            let data = input.split_to(HEAD + head.length).freeze().slice(HEAD + from..HEAD + to);
+            self.take_data(head, length, |call| call.data(data, is_last))?
         };
-        let unread = self.take_data(head, data)?;
         if unread > 0 {
             self.mailbox.release(unread);
         }
         Ok(())
     }
 
-    /// Hands data over to its call. Returns how many bytes of the frame nobody will read.
-    fn take_data(&mut self, head: FrameHead, data: Bytes) -> Result<usize, EndReason> {
+    /// Hands data of this length over to its call, which says whether it reads it. Returns how many bytes of the frame
+    /// nobody will read.
+    fn take_data(
+        &mut self,
+        head: FrameHead,
+        length: usize,
+        hand_over: impl FnOnce(&CallState) -> bool,
+    ) -> Result<usize, EndReason> {
         let is_last = head.has(END_STREAM);
         let Some(stream) = self.known(head.stream)? else { return Ok(head.length) };
         stream.granted -= signed(head.length);
@@ -50,7 +57,7 @@ impl Http2Connection {
             Some(EndReason::StreamClosed)
         } else if stream.granted < 0 {
             Some(EndReason::FlowControl)
-        } else if !stream.counts(data.len(), is_last) {
+        } else if !stream.counts(length, is_last) {
             Some(EndReason::Protocol)
         } else {
             None
@@ -59,10 +66,11 @@ impl Http2Connection {
             self.end_with_error(head.stream, reason);
             return Ok(head.length);
         }
-        let padding = head.length - data.len();
+        let padding = head.length - length;
         stream.is_complete = is_last;
         stream.granted += signed(padding);
-        let is_read = stream.call.data(data, is_last);
+        // A part without data is no reason to wake anybody.
+        let is_read = length == 0 && !is_last || hand_over(&stream.call);
         if padding > 0 && !is_last {
             self.out.window(head.stream, padding);
         }
@@ -120,6 +128,9 @@ impl Http2Connection {
             return self.request(stream, is_last, ReadHead::Request(head));
         }
         let (mut list, most) = (FieldList::default(), to_usize(self.options.head));
+        if bytes.len() > 2 * most {
+            return Err(EndReason::EnhanceYourCalm);
+        }
         let decoded = self.decoder.decode(bytes, |field| list.take(field, most));
         decoded.map_err(|_| EndReason::Compression)?;
         if stream <= self.last {
