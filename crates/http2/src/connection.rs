@@ -268,8 +268,7 @@ impl Http2Connection {
             if !stream.widen(change) {
                 return Err(EndReason::FlowControl);
             }
-            if !stream.queue.is_empty() && !stream.is_ready {
-                stream.is_ready = true;
+            if stream.begins_to_wait() {
                 self.ready.push_back(*number);
             }
         }
@@ -311,8 +310,7 @@ impl Http2Connection {
             self.end_with_error(head.stream, reason);
             return self.fault();
         }
-        if !stream.queue.is_empty() && !stream.is_ready {
-            stream.is_ready = true;
+        if stream.begins_to_wait() {
             self.ready.push_back(head.stream);
         }
         Ok(())
@@ -366,15 +364,16 @@ impl Http2Connection {
     }
 
     /// Tells the client why the connection ends.
-    pub(crate) fn go_away(&mut self, last: u32, reason: EndReason) {
+    fn go_away(&mut self, last: u32, reason: EndReason) {
         let mut payload = last.to_be_bytes().to_vec();
         payload.extend_from_slice(&(reason as u32).to_be_bytes());
         self.out.frame(GO_AWAY, 0, 0, &payload);
     }
 
-    /// Tells the client that the connection is closed for this reason.
-    pub(crate) fn close(&mut self, reason: EndReason) {
+    /// Ends all calls, and tells the client why.
+    pub(crate) fn fail(&mut self, reason: EndReason) {
         self.go_away(self.last, reason);
+        self.streams.clear();
     }
 
     /// Asks the client to make no more calls.

@@ -95,30 +95,30 @@ impl FrameHead {
     pub(crate) fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+}
 
-    /// The head as it is sent; `length` is at most [`LARGEST_FRAME`].
-    pub(crate) fn written(self) -> [u8; HEAD] {
-        let [.., a, b, c] = self.length.to_be_bytes();
-        let [d, e, f, g] = self.stream.to_be_bytes();
-        [a, b, c, self.kind, self.flags, d, e, f, g]
-    }
+/// Writes the head of a frame with a payload of `length` bytes, at most [`LARGEST_FRAME`].
+pub fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
+    let [.., a, b, c] = length.to_be_bytes();
+    let [d, e, f, g] = stream.to_be_bytes();
+    out.extend_from_slice(&[a, b, c, kind, flags, d, e, f, g]);
 }
 
 /// Writes a small frame.
 pub(crate) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    let head = FrameHead { length: payload.len(), kind, flags, stream };
-    out.extend_from_slice(&head.written());
+    write_head(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);
 }
 
 /// Writes a setting.
-pub(crate) fn write_setting(payload: &mut Vec<u8>, setting: u16, value: u32) {
+pub fn write_setting(payload: &mut Vec<u8>, setting: u16, value: u32) {
     payload.extend_from_slice(&setting.to_be_bytes());
     payload.extend_from_slice(&value.to_be_bytes());
 }
 
 /// The 32 bits at the start of a payload.
-pub(crate) fn number(payload: &[u8]) -> Option<u32> {
+#[must_use]
+pub fn number(payload: &[u8]) -> Option<u32> {
     payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
@@ -130,7 +130,8 @@ mod tests {
     fn heads_are_written_as_they_are_read() {
         let head =
             FrameHead { length: 0x01_0203, kind: DATA, flags: END_STREAM, stream: 0x7fff_fff1 };
-        let bytes = head.written();
+        let mut bytes = Vec::new();
+        write_head(&mut bytes, head.length, head.kind, head.flags, head.stream);
         assert_eq!(bytes, [1, 2, 3, 0, 1, 0x7f, 0xff, 0xff, 0xf1]);
         assert_eq!(FrameHead::read(&bytes), Some(head));
         assert_eq!(FrameHead::read(&bytes[..8]), None);

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-use crate::frame::{self, EndReason, FrameHead};
+use crate::frame::{self, EndReason};
 
 /// Data of up to this size is copied next to the frames around it, so that they are one piece.
 const SMALL: usize = 2 << 10;
@@ -61,8 +61,7 @@ impl WriteQueue {
 
     /// A part of a response.
     pub(crate) fn data(&mut self, flags: u8, stream: u32, data: Bytes) {
-        let head = FrameHead { length: data.len(), kind: frame::DATA, flags, stream };
-        self.tail.extend_from_slice(&head.written());
+        frame::write_head(&mut self.tail, data.len(), frame::DATA, flags, stream);
         self.waiting += frame::HEAD + data.len();
         if data.len() <= SMALL {
             self.tail.extend_from_slice(&data);

@@ -90,6 +90,11 @@ impl OpenStream {
         self.window <= i64::from(LARGEST_WINDOW)
     }
 
+    /// Whether it has something to send and is not waiting for its turn yet, which it does from now on.
+    pub(crate) fn begins_to_wait(&mut self) -> bool {
+        !self.queue.is_empty() && !std::mem::replace(&mut self.is_ready, true)
+    }
+
     /// The response is complete: its task ends by itself.
     pub(crate) fn finish(mut self) {
         self.task = None;

@@ -5,7 +5,7 @@ use crate::results::FailureKind;
 use tensorserve_http2::frame::{
     ACK, CONTINUATION, DATA, DEFAULT_WINDOW, ENABLE_PUSH, END_HEADERS, END_STREAM, GO_AWAY,
     HEADERS, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE, PADDED, PING, PREFACE, RESET,
-    SETTINGS, WINDOW_UPDATE, WITH_PRIORITY,
+    SETTINGS, WINDOW_UPDATE, WITH_PRIORITY, number, write_head, write_setting,
 };
 use tensorserve_http2::hpack::HpackDecoder;
 
@@ -61,10 +61,10 @@ impl GrpcWire {
     /// Of a new connection.
     pub(crate) fn new() -> Self {
         let mut out = PREFACE.to_vec();
-        frame(&mut out, 12, SETTINGS, 0, 0);
-        setting(&mut out, ENABLE_PUSH, 0);
-        setting(&mut out, INITIAL_WINDOW_SIZE, LARGEST_WINDOW);
-        frame(&mut out, 4, WINDOW_UPDATE, 0, 0);
+        write_head(&mut out, 12, SETTINGS, 0, 0);
+        write_setting(&mut out, ENABLE_PUSH, 0);
+        write_setting(&mut out, INITIAL_WINDOW_SIZE, LARGEST_WINDOW);
+        write_head(&mut out, 4, WINDOW_UPDATE, 0, 0);
         out.extend_from_slice(&(LARGEST_WINDOW - DEFAULT_WINDOW).to_be_bytes());
         GrpcWire {
             out,
@@ -103,7 +103,7 @@ impl GrpcWire {
         self.message.clear();
         self.timing.clear();
         self.stream_window = self.first_window;
-        frame(&mut self.out, request.head.len(), HEADERS, END_HEADERS, self.stream);
+        write_head(&mut self.out, request.head.len(), HEADERS, END_HEADERS, self.stream);
         self.out.extend_from_slice(&request.head);
         self.queued = 0;
         self.fill(request);
@@ -118,7 +118,7 @@ impl GrpcWire {
                 return;
             }
             let flags = if part.len() == rest.len() { END_STREAM } else { 0 };
-            frame(&mut self.out, part.len(), DATA, flags, self.stream);
+            write_head(&mut self.out, part.len(), DATA, flags, self.stream);
             self.out.extend_from_slice(part);
             self.queued += part.len();
             let sent = i64::try_from(part.len()).unwrap_or(i64::MAX);
@@ -264,7 +264,7 @@ impl GrpcWire {
             }
             SETTINGS if flags & ACK == 0 => self.take_settings(&payload)?,
             PING if flags & ACK == 0 => {
-                frame(&mut self.out, payload.len(), PING, ACK, 0);
+                write_head(&mut self.out, payload.len(), PING, ACK, 0);
                 self.out.extend_from_slice(&payload);
             }
             GO_AWAY => {
@@ -296,7 +296,7 @@ impl GrpcWire {
         self.unacknowledged =
             self.unacknowledged.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         if self.unacknowledged >= ACKNOWLEDGED {
-            frame(&mut self.out, 4, WINDOW_UPDATE, 0, 0);
+            write_head(&mut self.out, 4, WINDOW_UPDATE, 0, 0);
             self.out.extend_from_slice(&self.unacknowledged.min(LARGEST_WINDOW).to_be_bytes());
             self.unacknowledged = 0;
         }
@@ -322,7 +322,7 @@ impl GrpcWire {
                 _ => {}
             }
         }
-        frame(&mut self.out, 0, SETTINGS, ACK, 0);
+        write_head(&mut self.out, 0, SETTINGS, ACK, 0);
         Ok(())
     }
 
@@ -370,24 +370,6 @@ fn malformed(what: &str) -> WireFailure {
     (FailureKind::Malformed, what.to_owned())
 }
 
-/// Writes the head of a frame.
-fn frame(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
-    let length = u32::try_from(length).unwrap_or(0).to_be_bytes();
-    out.extend_from_slice(length.get(1..).unwrap_or_default());
-    out.extend_from_slice(&[kind, flags]);
-    out.extend_from_slice(&stream.to_be_bytes());
-}
-
-fn setting(out: &mut Vec<u8>, name: u16, value: u32) {
-    out.extend_from_slice(&name.to_be_bytes());
-    out.extend_from_slice(&value.to_be_bytes());
-}
-
-/// The number in the first four bytes.
-fn number(bytes: &[u8]) -> Option<u32> {
-    bytes.first_chunk::<4>().map(|four| u32::from_be_bytes(*four))
-}
-
 fn decimal(text: &[u8]) -> Option<u16> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
@@ -430,21 +412,21 @@ mod tests {
             }
         }
         let mut bytes = Vec::new();
-        frame(&mut bytes, block.len(), HEADERS, flags, stream);
+        write_head(&mut bytes, block.len(), HEADERS, flags, stream);
         bytes.extend_from_slice(&block);
         bytes
     }
 
     fn data(stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        frame(&mut bytes, payload.len(), DATA, 0, stream);
+        write_head(&mut bytes, payload.len(), DATA, 0, stream);
         bytes.extend_from_slice(payload);
         bytes
     }
 
     fn update(stream: u32, more: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
-        frame(&mut bytes, 4, WINDOW_UPDATE, 0, stream);
+        write_head(&mut bytes, 4, WINDOW_UPDATE, 0, stream);
         bytes.extend_from_slice(&more.to_be_bytes());
         bytes
     }
@@ -477,8 +459,8 @@ mod tests {
         );
         assert!(wire.is_sent(&request) && !wire.is_answered());
         let mut bytes = Vec::new();
-        frame(&mut bytes, 6, SETTINGS, 0, 0);
-        setting(&mut bytes, MAX_FRAME_SIZE, 1 << 20);
+        write_head(&mut bytes, 6, SETTINGS, 0, 0);
+        write_setting(&mut bytes, MAX_FRAME_SIZE, 1 << 20);
         bytes.extend(response(1, "0"));
         // In any pieces.
         for piece in bytes.chunks(5) {
@@ -520,8 +502,8 @@ mod tests {
         assert!(wire.is_sent(&request));
         // A larger first window holds for the next call.
         let mut bytes = Vec::new();
-        frame(&mut bytes, 6, SETTINGS, 0, 0);
-        setting(&mut bytes, INITIAL_WINDOW_SIZE, 1 << 20);
+        write_head(&mut bytes, 6, SETTINGS, 0, 0);
+        write_setting(&mut bytes, INITIAL_WINDOW_SIZE, 1 << 20);
         bytes.extend(response(1, "0"));
         wire.read(&bytes).expect("a response");
         wire.begin(&request);
@@ -535,14 +517,14 @@ mod tests {
         wire.begin(&request);
         let _ = sent(&mut wire);
         let mut bytes = Vec::new();
-        frame(&mut bytes, 8, PING, 0, 0);
+        write_head(&mut bytes, 8, PING, 0, 0);
         bytes.extend_from_slice(b"12345678");
         wire.read(&bytes).expect("a ping");
         let answer = sent(&mut wire);
         assert!(answer.starts_with(&[0, 0, 8, PING, ACK]) && answer.ends_with(b"12345678"));
         let farewell = |last: u32| {
             let mut bytes = Vec::new();
-            frame(&mut bytes, 8, GO_AWAY, 0, 0);
+            write_head(&mut bytes, 8, GO_AWAY, 0, 0);
             bytes.extend_from_slice(&last.to_be_bytes());
             bytes.extend_from_slice(&11u32.to_be_bytes());
             bytes
@@ -559,10 +541,10 @@ mod tests {
     #[test]
     fn what_is_no_response_is_refused() {
         let mut reset = Vec::new();
-        frame(&mut reset, 4, RESET, 0, 1);
+        write_head(&mut reset, 4, RESET, 0, 1);
         reset.extend_from_slice(&8u32.to_be_bytes());
         let mut ended = Vec::new();
-        frame(&mut ended, 0, DATA, END_STREAM, 1);
+        write_head(&mut ended, 0, DATA, END_STREAM, 1);
         for (bytes, want) in [
             (reset, "code 8"),
             (ended, "without a status"),

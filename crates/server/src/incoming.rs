@@ -59,17 +59,9 @@ impl GrpcConnections {
     pub(super) async fn serve_socket(self, listener: UnixListener) {
         let begin = |stream: UnixStream| {
             let connections = self.clone();
-            async move { connections.serve(stream, None).await }
+            async move { connections.serve_unix(stream).await }
         };
-        let accept = || async {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => return stream,
-                    Err(error) => log::debug!("a gRPC connection cannot be accepted: {error}"),
-                }
-                sleep(PAUSE).await;
-            }
-        };
+        let accept = || async { retried(|| listener.accept()).await.0 };
         let mut open = JoinSet::new();
         self.accept_until_end(&mut open, accept, begin).await;
         drop(listener);
@@ -116,10 +108,10 @@ impl GrpcConnections {
         self.serve_stream(stream, Some(place.address)).await
     }
 
-    async fn serve(self, stream: UnixStream, address: Option<IpAddr>) -> io::Result<()> {
+    async fn serve_unix(self, stream: UnixStream) -> io::Result<()> {
         let limit = self.options.write_timeout;
         let stream = TimedWrites::new(stream, limit, self.activity.clone());
-        self.serve_stream(stream, address).await
+        self.serve_stream(stream, None).await
     }
 
     async fn serve_stream<S>(self, stream: S, address: Option<IpAddr>) -> io::Result<()>
@@ -160,19 +152,26 @@ impl GrpcPort {
     async fn accept(&self, activity: &ListenerActivity) -> AcceptedConnection {
         // The semaphore is never closed.
         let permit = Arc::clone(&self.room).acquire_owned().await.ok();
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    // Responses are written whole; waiting to fill a packet only delays them.
-                    let _ = stream.set_nodelay(true);
-                    activity.accepted(&stream);
-                    let (address, open) = (address.ip(), activity.connection());
-                    let place = OccupiedPlace { address, _permit: permit, _open: open };
-                    return AcceptedConnection { stream, place };
-                }
-                Err(error) => log::debug!("a gRPC connection cannot be accepted: {error}"),
-            }
-            sleep(PAUSE).await;
+        let (stream, address) = retried(|| self.listener.accept()).await;
+        // Responses are written whole; waiting to fill a packet only delays them.
+        let _ = stream.set_nodelay(true);
+        activity.accepted(&stream);
+        let (address, open) = (address.ip(), activity.connection());
+        let place = OccupiedPlace { address, _permit: permit, _open: open };
+        AcceptedConnection { stream, place }
+    }
+}
+
+/// What is accepted, after failures at a later try.
+async fn retried<T, F>(accept: impl Fn() -> F) -> T
+where
+    F: Future<Output = io::Result<T>>,
+{
+    loop {
+        match accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => log::debug!("a gRPC connection cannot be accepted: {error}"),
         }
+        sleep(PAUSE).await;
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Http2Connection, signed};
 use crate::call::CallPart;
-use crate::frame::{END_STREAM, EndReason};
+use crate::frame::END_STREAM;
 
 /// The most data of a response before others have their turn.
 const TURN: usize = 256 << 10;
@@ -39,8 +39,7 @@ impl Http2Connection {
             }
             CallPart::Data(_) | CallPart::Trailers(_) | CallPart::End => {
                 stream.queue.push_back(part);
-                if !stream.is_ready {
-                    stream.is_ready = true;
+                if stream.begins_to_wait() {
                     self.ready.push_back(number);
                 }
             }
@@ -136,11 +135,5 @@ impl Http2Connection {
         let is_old = |moved: u32| self.tick.wrapping_sub(moved) > ticks;
         let mut waiting = self.streams.values().filter(|s| s.has_response && !s.queue.is_empty());
         waiting.any(|stream| is_old(stream.moved) && (self.window <= 0 || stream.window <= 0))
-    }
-
-    /// Ends the connection's calls because of this.
-    pub(crate) fn fail(&mut self, reason: EndReason) {
-        self.close(reason);
-        self.streams.clear();
     }
 }

@@ -129,12 +129,8 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::hex;
     use super::*;
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
-        (0..text.len()).step_by(2).map(digit).collect()
-    }
 
     fn decoded(coded: &[u8]) -> Option<Vec<u8>> {
         let mut text = Vec::new();

@@ -255,7 +255,7 @@ fn string<'t, 'r: 't>(
 }
 
 /// Writes a status.
-pub fn encode_status(block: &mut Vec<u8>, status: http::StatusCode) {
+pub(crate) fn encode_status(block: &mut Vec<u8>, status: http::StatusCode) {
     let text = status.as_str();
     let known = FIELDS.iter().position(|field| *field == (":status", text));
     if let Some(index) = known.and_then(|place| u8::try_from(place + 1).ok()) {
@@ -268,7 +268,7 @@ pub fn encode_status(block: &mut Vec<u8>, status: http::StatusCode) {
 }
 
 /// Writes a field, which is not to be kept in a table.
-pub fn encode_field(block: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+pub(crate) fn encode_field(block: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     if *name == http::header::CONTENT_TYPE {
         // The name of the field 31.
         block.extend_from_slice(&[0x0f, 31 - 15]);
@@ -306,7 +306,7 @@ fn encode_integer(block: &mut Vec<u8>, value: usize, bits: u32) {
 mod tests {
     use super::*;
 
-    fn hex(text: &str) -> Vec<u8> {
+    pub(super) fn hex(text: &str) -> Vec<u8> {
         let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
         (0..text.len()).step_by(2).map(digit).collect()
     }
