@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::inspect::models_at;
+use super::interrupt::{INTERRUPTED, StopSignals, no_signals};
 use super::listeners::OpenPorts;
 use super::logging::{LibraryLines, say, says_events};
 use super::paths::{self, unknown_platform};
@@ -247,10 +248,6 @@ fn check_auth_file(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-fn no_signals(error: io::Error) -> Error {
-    Error::internal("signals cannot be received").with_source(error)
-}
-
 /// Receives SIGHUP from now on, so that it ends the server at no time. Returns what runs the wait for other signals.
 fn outlive_hangups() -> io::Result<(Runtime, Signal)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -262,20 +259,19 @@ fn outlive_hangups() -> io::Result<(Runtime, Signal)> {
 fn wait_for_stop(runtime: Runtime, with_stdin: bool) -> Result<()> {
     let mut signals = runtime
         .block_on(async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
+            let mut signals = StopSignals::new()?;
             tokio::select! {
-                name = either(&mut terminate, &mut interrupt) => {
+                name = signals.next() => {
                     log::info!("{name}: shutting down; send it again to exit immediately");
                 }
                 () = end_of_stdin(with_stdin) => log::info!("standard input ended: shutting down"),
             }
-            Ok((terminate, interrupt))
+            Ok(signals)
         })
         .map_err(no_signals)?;
     let second = move || {
-        runtime.block_on(either(&mut signals.0, &mut signals.1));
-        os::exit_now(130)
+        runtime.block_on(signals.next());
+        os::exit_now(INTERRUPTED.into())
     };
     let _ = thread::Builder::new().name("signals".to_owned()).spawn(second);
     Ok(())
@@ -286,13 +282,6 @@ async fn pass_hangups(mut hangups: Signal, reload: SyncSender<()>) {
     while hangups.recv().await.is_some() {
         let _ = reload.try_send(());
     }
-}
-
-/// Waits for SIGTERM or SIGINT.
-pub(super) async fn first_signal() -> std::io::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(either(&mut terminate, &mut interrupt).await)
 }
 
 /// Completes at the end of stdin, or never.
@@ -306,13 +295,6 @@ async fn end_of_stdin(awaited: bool) {
         let _ = end.await;
     } else {
         future::pending().await
-    }
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
     }
 }
 

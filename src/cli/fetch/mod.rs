@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use self::report::Terminal;
+use super::interrupt::{INTERRUPTED, on_stop_signals};
 use super::table::columns;
 use super::{print_line, print_note, print_text};
 use crate::certificates;
@@ -120,21 +120,14 @@ fn trust(pip: &PipSettings) -> Result<Trust> {
 
 /// What was downloaded stays for the next run.
 fn on_signals_exit(folder: &Path) -> Result<()> {
-    let failed = |e: std::io::Error| Error::internal("signals cannot be received").with_source(e);
     let folder = folder.display().to_string();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(failed)?;
-    let wait = move || {
-        if runtime.block_on(super::serve::first_signal()).is_ok() {
-            print_note(&format!(
-                "\ninterrupted: nothing was installed. What was downloaded is kept in {folder}, and the \
-                 same command continues"
-            ));
-            os::exit_now(130)
-        }
-    };
-    thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
-    Ok(())
+    on_stop_signals(move || {
+        print_note(&format!(
+            "\ninterrupted: nothing was installed. What was downloaded is kept in {folder}, and the \
+             same command continues"
+        ));
+        os::exit_now(INTERRUPTED.into())
+    })
 }
 
 fn list(folder: &Path) -> Result<ExitCode> {
