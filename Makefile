@@ -85,6 +85,8 @@ run:
 test: client-binary
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line rust-test run-clients
 
+# Tests wait for servers more than they compute: with one thread for each core, two thirds of the cores idle.
+rust-test: export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 rust-test: lib
 	$(CARGO) test --workspace --locked $(ARGS)
 
