@@ -158,6 +158,7 @@ mod tune;
     feature = "tflite",
     feature = "xgboost"
 ))]
+mod unary_calls;
 mod unknown_names;
 mod unset_variables;
 mod warm_up;

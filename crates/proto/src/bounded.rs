@@ -183,6 +183,22 @@ pub fn decode<T: BoundedRequest>(bytes: Bytes) -> Result<T, BoundedDecodeError> 
     T::decode(bytes).map_err(BoundedDecodeError::Malformed)
 }
 
+/// Decodes the message of a gRPC call.
+///
+/// # Errors
+/// A status of the code that gRPC servers use for the failure.
+pub fn decode_message<T: BoundedRequest>(bytes: Bytes) -> Result<T, Status> {
+    decode(bytes).map_err(|error| {
+        let code = match error {
+            BoundedDecodeError::Malformed(_) => Code::Internal,
+            BoundedDecodeError::TooLarge | BoundedDecodeError::Refused(_) => {
+                Code::ResourceExhausted
+            }
+        };
+        Status::new(code, error.to_string())
+    })
+}
+
 /// The wire types of protobuf's encoding: the low three bits of a field's key.
 mod wire_type {
     pub(super) const VARINT: u64 = 0;
@@ -326,18 +342,7 @@ impl<U: BoundedRequest> Decoder for BoundedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        let bytes = buffer.copy_to_bytes(buffer.remaining());
-        let decoded = decode(bytes).map_err(|error| {
-            // The codes that gRPC servers use for these failures.
-            let code = match error {
-                BoundedDecodeError::Malformed(_) => Code::Internal,
-                BoundedDecodeError::TooLarge | BoundedDecodeError::Refused(_) => {
-                    Code::ResourceExhausted
-                }
-            };
-            Status::new(code, error.to_string())
-        });
-        decoded.map(Some)
+        decode_message(buffer.copy_to_bytes(buffer.remaining())).map(Some)
     }
 }
 

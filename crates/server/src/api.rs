@@ -10,7 +10,7 @@ use crate::config::ServerConfig;
 use crate::drain::ListenerActivity;
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::Engine;
-use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, UnaryMethod};
 use tensorserve_protocol::{Host, Listeners, Protocol, RouteTable, Routes};
 use tensorserve_tensor::error::Result;
 use tensorserve_trace::Observer;
@@ -122,6 +122,11 @@ impl ServedApi {
     /// Whether clients of this method send streams of messages.
     pub(crate) fn takes_stream(&self, path: &str) -> bool {
         self.0.grpc.streams.contains(&path)
+    }
+
+    /// The method at `path`, if its plain calls need no service around them.
+    pub(crate) fn unary_method(&self, path: &str) -> Option<&UnaryMethod> {
+        self.0.grpc.unary.iter().find(|method| method.path == path)
     }
 
     pub(crate) fn services(&self) -> RoutesBuilder {

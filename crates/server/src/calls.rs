@@ -19,12 +19,12 @@ use super::connected::ConnectedClient;
 use super::deadline;
 use super::gate::Gate;
 use super::held_call::HeldBody;
-
 use super::priority;
 use super::receipt;
 use super::recorded::RecordedCall;
 use super::silent::SilentCalls;
 use super::timed_body::{Arrival, TimedBody};
+use super::unary::{self, PlainOrOther};
 use crate::api::{OWN_METHODS, ServedApi};
 use tensorserve_auth::Permission;
 use tensorserve_protocol::grpc::{ClientDeadline, FollowingFields};
@@ -159,13 +159,28 @@ impl GrpcArrival {
     }
 
     /// The call for the services, with a body that arrives within limits.
-    fn take_request(&mut self, body: RequestBody, arrival: Arrival) -> http::Request<Body> {
+    fn take_request(&mut self, body: RequestBody, arrival: Arrival) -> http::Request<TimedBody> {
         let request = std::mem::take(&mut self.request);
         let silence = (self.client.clone(), self.limits.silent_calls.clone());
         let metrics = self.limits.api.engine().metrics().clone();
         let records = (metrics, request.extensions().get().cloned());
         let limit = self.limits.body_timeout;
-        request.map(|()| Body::new(TimedBody::new(body, limit, arrival, records, silence)))
+        request.map(|()| TimedBody::new(body, limit, arrival, records, silence))
+    }
+
+    /// The response of the method.
+    async fn respond(&mut self, request: http::Request<TimedBody>) -> GrpcResponse {
+        let method = self.limits.api.unary_method(request.uri().path());
+        let request = match method.filter(|_| unary::is_plain(&request)) {
+            Some(method) => match unary::arrived(request, method.max_message_bytes).await {
+                PlainOrOther::Plain(request) => return unary::respond(method, request).await,
+                PlainOrOther::Other(request) => request,
+            },
+            None => request.map(Body::new),
+        };
+        // Routes are always ready.
+        let Ok(response) = self.routes.call(request).await;
+        self.caught.within(response)
     }
 }
 
@@ -222,11 +237,10 @@ impl ArrivedRequest for GrpcArrival {
         };
         let arrival = self.arrival(&budget);
         let request = self.take_request(body, arrival);
-        // Routes are always ready.
-        let answering = pin!(self.routes.call(request));
-        let Ok(mut response) = admission::run(&budget, trace, answering).await;
+        let responding = pin!(self.respond(request));
+        let mut response = admission::run(&budget, trace, responding).await;
         receipt::add_to_response(&mut response, &budget);
-        held(self.caught.within(response), budget)
+        held(response, budget)
     }
 }
 

@@ -9,11 +9,8 @@ use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-use tensorserve_protocol::grpc::FollowingFields;
+use tensorserve_protocol::grpc::{FollowingFields, MESSAGE_HEAD};
 use tensorserve_tensor::budget::RequestBudget;
-
-/// The head of a message: whether it is compressed, and its length as four bytes.
-const MESSAGE_HEAD: usize = 5;
 
 /// The body of a response.
 pub(super) struct HeldBody {

@@ -67,6 +67,7 @@ mod timed_body;
 mod timed_writes;
 mod tls;
 mod trace;
+mod unary;
 mod upgrades;
 
 pub use self::access_log::ACCESS_LOG;

@@ -16,6 +16,7 @@ use super::{GRPC, grpc, repository};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, Method, REQUEST, Statistics, Total};
 use tensorserve_proto::OPEN_INFERENCE_DESCRIPTORS;
+use tensorserve_proto::bounded::decode_message;
 use tensorserve_proto::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
@@ -26,9 +27,10 @@ use tensorserve_proto::inference::repository_index_response::ModelIndex;
 use tensorserve_proto::inference::system_shared_memory_status_response::RegionStatus;
 use tensorserve_proto::inference::trace_setting_response::SettingValue as TraceValue;
 use tensorserve_proto::inference::{self as proto, DataType};
-use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, call, wrapped};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, UnaryMethod, call, wrapped};
 use tensorserve_tensor::error::{Code, Error, Result};
 
+const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const STREAM: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Every method, and the permission that it requires.
@@ -38,7 +40,7 @@ const METHODS: [(&str, Permission); 19] = [
     ("/inference.GRPCInferenceService/ModelReady", Permission::Read),
     ("/inference.GRPCInferenceService/ServerMetadata", Permission::Read),
     ("/inference.GRPCInferenceService/ModelMetadata", Permission::Read),
-    ("/inference.GRPCInferenceService/ModelInfer", Permission::Infer),
+    (INFER, Permission::Infer),
     (STREAM, Permission::Infer),
     ("/inference.GRPCInferenceService/ModelConfig", Permission::Read),
     ("/inference.GRPCInferenceService/ModelStatistics", Permission::Read),
@@ -63,16 +65,25 @@ pub(super) fn add(
     services: &mut GrpcServices,
 ) {
     let most = limits.max_message_bytes;
-    let service = GrpcInferenceServiceServer::new(InferenceService {
+    let service = Arc::new(InferenceService {
         engine: engine.clone(),
         admin,
         regions: Arc::clone(regions),
         max_message_bytes: most,
-    })
-    .accept_compressed(CompressionEncoding::Gzip)
-    .accept_compressed(CompressionEncoding::Deflate)
-    .max_decoding_message_size(most)
-    .max_encoding_message_size(most);
+    });
+    let infer = {
+        let service = Arc::clone(&service);
+        move |request| {
+            let service = Arc::clone(&service);
+            async move { service.model_infer(request).await }
+        }
+    };
+    services.unary.push(UnaryMethod::new(INFER, limits, decode_message, infer));
+    let service = GrpcInferenceServiceServer::from_arc(service)
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Deflate)
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(most);
     services.services.add_service(service);
     services.methods.extend(METHODS);
     services.streams.push(STREAM);

@@ -11,6 +11,7 @@ use super::{GRPC, TfsConfig, grpc, inference};
 use tensorserve_auth::Permission;
 use tensorserve_core::engine::{Engine, EntryPoint, InferenceCall, Method};
 use tensorserve_proto::DESCRIPTORS;
+use tensorserve_proto::bounded::decode_message;
 use tensorserve_proto::serving::model_service_server::{ModelService, ModelServiceServer};
 use tensorserve_proto::serving::prediction_service_server::{
     PredictionService, PredictionServiceServer,
@@ -21,12 +22,14 @@ use tensorserve_proto::serving::{
     MultiInferenceResponse, PredictRequest, PredictResponse, RegressionRequest, RegressionResponse,
     ReloadConfigRequest, ReloadConfigResponse, StatusProto,
 };
-use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, call, wrapped};
+use tensorserve_protocol::grpc::{GrpcLimits, GrpcServices, UnaryMethod, call, wrapped};
 use tensorserve_tensor::error::{Error, Result};
+
+const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 
 /// Every method, and the permission that it requires.
 const METHODS: [(&str, Permission); 7] = [
-    ("/tensorflow.serving.PredictionService/Predict", Permission::Infer),
+    (PREDICT, Permission::Infer),
     ("/tensorflow.serving.PredictionService/Classify", Permission::Infer),
     ("/tensorflow.serving.PredictionService/Regress", Permission::Infer),
     ("/tensorflow.serving.PredictionService/MultiInference", Permission::Infer),
@@ -46,6 +49,14 @@ pub(super) fn add(
     let reload = config.reload.then(|| Arc::new(ReloadPolicy::new(engine.repository_config())));
     let service =
         TfsGrpcService { engine: engine.clone(), tensor_content: config.tensor_content, reload };
+    let predict = {
+        let service = service.clone();
+        move |request| {
+            let service = service.clone();
+            async move { service.predict(request).await }
+        }
+    };
+    services.unary.push(UnaryMethod::new(PREDICT, limits, decode_message, predict));
     let predictions = PredictionServiceServer::new(service.clone())
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
