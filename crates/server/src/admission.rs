@@ -138,8 +138,8 @@ impl Admission {
         let answer = {
             let _in_flight = self.metrics.in_flight();
             let deadline = request.deadline();
-            let answering = self.admit(request, record.as_ref().map(R::trace));
-            let mut answering = pin!(AssertUnwindSafe(answering).catch_unwind());
+            let trace = record.as_ref().map(R::trace);
+            let mut answering = pin!(AssertUnwindSafe(self.admit(request, trace)).catch_unwind());
             let answered = poll_fn(|context| match answering.as_mut().poll(context) {
                 Poll::Ready(answer) => Poll::Ready(answer.map_err(|_| Ended::Panicked)),
                 // Whoever set the deadline wakes this future for it.

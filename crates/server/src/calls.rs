@@ -2,10 +2,11 @@
 //! responses take.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tensorserve_http2::RequestBody;
 use tokio::time::sleep_until;
 use tonic::Status;
@@ -76,13 +77,17 @@ impl GatedCalls {
         &self,
         request: http::Request<RequestBody>,
         client: ConnectedClient,
-    ) -> impl Future<Output = GrpcResponse> + Send + use<> {
+    ) -> Pin<Box<impl Future<Output = GrpcResponse> + Send + use<>>> {
         let GatedCalls { routes, limits } = self.clone();
-        async move {
+        boxed(async move {
             let mut call = GrpcArrival::new(routes, Arc::clone(&limits), request, client);
-            let (record, answer) = match call.deadline {
-                None => limits.admission.pass(&mut call).await,
-                Some(deadline) => woken_at(deadline, limits.admission.pass(&mut call)).await,
+            let deadline = call.deadline;
+            let (record, answer) = {
+                let passing = pin!(limits.admission.pass(&mut call));
+                match deadline {
+                    None => passing.await,
+                    Some(deadline) => woken_at(deadline, passing).await,
+                }
             };
             let response = answer.unwrap_or_else(|ended| match ended {
                 Ended::Panicked => call.caught.status().into_http(),
@@ -92,17 +97,23 @@ impl GatedCalls {
                 Some(record) => record.answered(response),
                 None => response,
             }
-        }
+        })
     }
 }
 
+/// The future of a call in a box: what holds it moves it, and it is written anew for each call.
+fn boxed<F: Future>(call: F) -> Pin<Box<F>> {
+    const { assert!(size_of::<F>() <= 4 << 10, "what few calls need belongs into boxes of its own") };
+    Box::pin(call)
+}
+
 /// `work`, which is woken at `deadline`: it looks at the time itself.
-async fn woken_at<F: Future>(deadline: Instant, work: F) -> F::Output {
-    let (mut work, mut alarm) = (pin!(work), pin!(sleep_until(deadline.into())));
+async fn woken_at<F: Future + Unpin>(deadline: Instant, mut work: F) -> F::Output {
+    let mut alarm = pin!(sleep_until(deadline.into()));
     poll_fn(|context| {
-        let polled = work.as_mut().poll(context);
+        let polled = work.poll_unpin(context);
         if polled.is_pending() && alarm.as_mut().poll(context).is_ready() {
-            return work.as_mut().poll(context);
+            return work.poll_unpin(context);
         }
         polled
     })
@@ -178,8 +189,8 @@ impl GrpcArrival {
             },
             None => request.map(Body::new),
         };
-        // Routes are always ready.
-        let Ok(response) = self.routes.call(request).await;
+        // Routes are always ready. Their future is large, and most calls do not need it.
+        let Ok(response) = Box::pin(self.routes.call(request)).await;
         self.caught.within(response)
     }
 }
