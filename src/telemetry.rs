@@ -64,8 +64,9 @@ mod otlp {
                 true => OtlpProtocol::Grpc,
                 false => OtlpProtocol::Http(trusted(traces.ca.as_deref())?),
             };
-            let (endpoint, queue) = (traces.endpoint.clone(), traces.queue);
-            let collector = CollectorConfig { endpoint, protocol, queue };
+            let &TracesConfig { ref endpoint, queue, timeout, .. } = traces;
+            let endpoint = endpoint.clone();
+            let collector = CollectorConfig { endpoint, protocol, queue, timeout };
             Ok(SpanExport(Telemetry::start(&collector, env!("CARGO_PKG_VERSION"))?))
         }
 

@@ -1,10 +1,12 @@
 //! Settings of the logs and of traces, and OpenTelemetry's variables for the latter.
 //!
-//! OpenTelemetry's SDK reads further variables itself: the headers, the timeout and the compression for
-//! the collector (`OTEL_EXPORTER_OTLP_*`), the sizes of batches (`OTEL_BSP_*`), and what is said about
+//! OpenTelemetry's SDK reads further variables itself: the headers and the compression for the
+//! collector (`OTEL_EXPORTER_OTLP_*`), the sizes of batches (`OTEL_BSP_*`), and what is said about
 //! this process (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
 
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use super::check::Check;
 use super::environment::Environment;
@@ -37,6 +39,8 @@ pub struct TracesConfig {
     pub ca: Option<PathBuf>,
     /// The spans that may wait for it.
     pub queue: Option<usize>,
+    /// The time for an export.
+    pub timeout: Option<Duration>,
 }
 
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -47,6 +51,7 @@ const EXPORTER: &str = "OTEL_TRACES_EXPORTER";
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 const DISABLED: &str = "OTEL_SDK_DISABLED";
+const TIMEOUTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
 const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
 
 /// The first of these variables that is set and not empty, with its name.
@@ -106,8 +111,26 @@ impl Check {
             endpoint,
             over_grpc,
             ca: first(environment, &CERTIFICATES).map(|(_, path)| PathBuf::from(path)),
-            queue: first(environment, &[QUEUE]).and_then(|(_, size)| size.parse().ok()),
+            queue: self.positive(environment, &[QUEUE], "spans"),
+            timeout: self
+                .positive(environment, &TIMEOUTS, "milliseconds")
+                .map(Duration::from_millis),
         })
+    }
+
+    /// The number of the first of these variables that is set.
+    fn positive<N: FromStr + Default + PartialEq>(
+        &mut self,
+        environment: &Environment,
+        names: &[&'static str],
+        unit: &str,
+    ) -> Option<N> {
+        let (name, text) = first(environment, names)?;
+        let number = text.parse().ok().filter(|number| *number != N::default());
+        if number.is_none() {
+            self.mistake(format!("{name}: {text:?} is not a positive number of {unit}"));
+        }
+        number
     }
 
     fn over_grpc(&mut self, server: &ServerSettings, environment: &Environment) -> bool {
@@ -204,6 +227,9 @@ mod tests {
     #[test]
     fn protocols_and_samplers_are_read() {
         let of = |pairs: &[(&'static str, &'static str)]| traces(&[&[ON], pairs].concat()).unwrap();
+        let timed = |name, value| of(&[(TIMEOUTS[1], "20000"), (name, value)]).timeout;
+        assert_eq!(timed(QUEUE, "9"), Some(Duration::from_secs(20)));
+        assert_eq!(timed(TIMEOUTS[0], "500"), Some(Duration::from_millis(500)));
         assert!(!of(&[]).over_grpc);
         assert!(of(&[(PROTOCOLS[1], "grpc")]).over_grpc);
         assert!(!of(&[(PROTOCOLS[1], "grpc"), (PROTOCOLS[0], "http/protobuf")]).over_grpc);
@@ -233,6 +259,8 @@ mod tests {
         for (pairs, part) in [
             (vec![(EXPORTER, "zipkin")], "OTEL_TRACES_EXPORTER: \"zipkin\" is not otlp"),
             (vec![ON, (PROTOCOLS[1], "http/json")], "OTEL_EXPORTER_OTLP_PROTOCOL: \"http/json\""),
+            (vec![ON, (QUEUE, "0")], "OTEL_BSP_MAX_QUEUE_SIZE: \"0\" is not a positive number"),
+            (vec![ON, (TIMEOUTS[1], "10s")], "OTEL_EXPORTER_OTLP_TIMEOUT: \"10s\""),
             (vec![ON, (SAMPLER, "often")], "OTEL_TRACES_SAMPLER: \"often\""),
             (
                 vec![ON, (SAMPLER, "traceidratio"), (SAMPLER_ARGUMENT, "2")],

@@ -10,24 +10,21 @@ use rustls::crypto::ring;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
-/// The time for one attempt.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The longest response that is read: it may have a message about refused spans.
 const LONGEST_RESPONSE: u64 = 64 << 10;
 
 pub(super) struct BlockingClient(Agent);
 
 impl BlockingClient {
-    /// A client that verifies servers against these certificates.
-    pub(super) fn new(roots: &[Certificate<'static>]) -> Self {
+    /// A client that verifies servers against these certificates, and that gives a request `timeout`.
+    pub(super) fn new(roots: &[Certificate<'static>], timeout: Duration) -> Self {
         let tls = TlsConfig::builder()
             .provider(TlsProvider::Rustls)
             .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
             .root_certs(RootCerts::new_with_certs(roots))
             .build();
         let config = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
+            .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
             .tls_config(tls);

@@ -51,10 +51,15 @@ pub struct CollectorConfig {
     pub protocol: OtlpProtocol,
     /// The spans that may wait for it; `None` for [`SPANS_THAT_WAIT`].
     pub queue: Option<usize>,
+    /// The time for an export; `None` for [`EXPORT_TIMEOUT`].
+    pub timeout: Option<Duration>,
 }
 
 /// The spans that wait for a collector at most, of some 500 bytes each.
 pub const SPANS_THAT_WAIT: usize = 8192;
+
+/// The time for an export that OpenTelemetry's specification has as the default.
+pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The path of traces at a collector.
 const TRACES_PATH: &str = "/v1/traces";
@@ -79,12 +84,13 @@ impl Telemetry {
     /// [`Error::invalid`] if the configuration or an `OTEL_EXPORTER_OTLP_*` variable is not valid.
     pub fn start(config: &CollectorConfig, version: &'static str) -> Result<Arc<Self>> {
         let endpoint = config.endpoint.as_deref();
+        let timeout = config.timeout.unwrap_or(EXPORT_TIMEOUT);
         let (exporter, runtime) = match &config.protocol {
-            OtlpProtocol::Http(roots) => (http_exporter(endpoint, roots)?, None),
+            OtlpProtocol::Http(roots) => (http_exporter(endpoint, timeout, roots)?, None),
             OtlpProtocol::Grpc => {
                 let runtime = runtime()?;
                 let _inside = runtime.enter();
-                (grpc_exporter(endpoint)?, Some(runtime))
+                (grpc_exporter(endpoint, timeout)?, Some(runtime))
             }
         };
         let queue = config.queue.unwrap_or(SPANS_THAT_WAIT).max(1);
@@ -136,22 +142,26 @@ fn invalid(why: impl Display) -> Error {
     Error::invalid(format!("traces cannot be sent: {why}"))
 }
 
-fn http_exporter(endpoint: Option<&str>, roots: &[Certificate<'static>]) -> Result<SpanExporter> {
-    let client = BlockingClient::new(roots);
+fn http_exporter(
+    endpoint: Option<&str>,
+    timeout: Duration,
+    roots: &[Certificate<'static>],
+) -> Result<SpanExporter> {
+    let client = BlockingClient::new(roots, timeout);
     let mut builder = SpanExporter::builder().with_http().with_http_client(client);
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(traces_url(endpoint));
     }
     let protocol = opentelemetry_otlp::Protocol::HttpBinary;
-    builder.with_protocol(protocol).build().map_err(invalid)
+    builder.with_protocol(protocol).with_timeout(timeout).build().map_err(invalid)
 }
 
-fn grpc_exporter(endpoint: Option<&str>) -> Result<SpanExporter> {
+fn grpc_exporter(endpoint: Option<&str>, timeout: Duration) -> Result<SpanExporter> {
     let mut builder = SpanExporter::builder().with_tonic();
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    builder.build().map_err(invalid)
+    builder.with_timeout(timeout).build().map_err(invalid)
 }
 
 /// The URL for traces at a collector: one without a path gets the usual one.

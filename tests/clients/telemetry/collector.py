@@ -2,7 +2,7 @@
 
 import gzip
 import threading
-import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -48,6 +48,7 @@ class Collector:
     def __init__(self):
         self.spans = []
         self.lock = threading.Lock()
+        self.closed = threading.Event()
         # The headers of the last export.
         self.headers = {}
         # What exports are answered with.
@@ -55,7 +56,7 @@ class Collector:
         self.delay = 0.0
 
     def take(self, request):
-        time.sleep(self.delay)
+        self.closed.wait(self.delay)
         if self.status != 200:
             return
         with self.lock:
@@ -71,7 +72,11 @@ class Collector:
             with self.lock:
                 return list(self.spans)
 
-        return wait_until(lambda: condition(spans()), lambda: f"{what}: {spans()}", seconds)
+        def told():
+            names = Counter(span.name for span in spans())
+            return f"{what} in {dict(names)}; the last are {spans()[-20:]}"
+
+        return wait_until(lambda: condition(spans()), told, seconds)
 
     def trace(self, trace_id, names):
         """The spans of a trace by name, once all of these are there."""
@@ -112,6 +117,7 @@ class HttpCollector(Collector):
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.closed.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -135,4 +141,5 @@ class GrpcCollector(Collector):
         self.server.start()
 
     def close(self):
+        self.closed.set()
         self.server.stop(None)

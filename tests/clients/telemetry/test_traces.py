@@ -58,8 +58,13 @@ RequestsInstrumentor().instrument()
 GrpcInstrumentorClient().instrument()
 
 
+def exporting():
+    """The environment of a server that exports soon. On a busy machine, no export takes too long for it."""
+    return environment() | {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_TIMEOUT": "600000"}
+
+
 def start(collector, *options, variables=(), model=MODEL, **more):
-    env = environment() | {"OTEL_BSP_SCHEDULE_DELAY": "50"} | dict(variables)
+    env = exporting() | dict(variables)
     where = [] if collector is None else [f"--otlp-endpoint={collector.url}"]
     ports = ["--http-port=0", "--grpc-port=0", "--log-level=warn"]
     return Running(["serve", model, *ports, *where, *options], env, **more)
@@ -181,7 +186,7 @@ class Traces(unittest.TestCase):
             collector = HttpCollector()
             self.addCleanup(collector.close)
             ports = ["--http-port=0", "--grpc-port=off", "--log-level=warn"]
-            env = environment() | {"OTEL_BSP_SCHEDULE_DELAY": "50"}
+            env = exporting()
             arguments = ["serve", f"--config={file.name}", f"--otlp-endpoint={collector.url}"]
             running = Running([*arguments, *ports], env)
             self.addCleanup(running.stop)
@@ -319,6 +324,18 @@ class Traces(unittest.TestCase):
             "spans arrive",
             pause=0.1,
         )
+
+    def test_exports_have_a_time_limit(self):
+        for kind, protocol in [(HttpCollector, "http/protobuf"), (GrpcCollector, "grpc")]:
+            with self.subTest(protocol):
+                variables = {"OTEL_EXPORTER_OTLP_TIMEOUT": "100"}
+                collector, running = self.serve(
+                    kind, f"--otlp-protocol={protocol}", variables=variables
+                )
+                collector.delay = 600.0
+                post(running)
+                failed = 'tensorserve_trace_spans_total{result="failed"}'
+                wait_until(partial(metric, running, failed), "an export fails")
 
     def measure(self, running):
         began = time.monotonic()
