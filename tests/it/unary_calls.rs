@@ -90,8 +90,14 @@ fn statuses(server: SocketAddr, calls: &[(&str, SentCall)]) -> Vec<String> {
         tokio::spawn(connection);
         let mut statuses = Vec::new();
         for (name, call) in calls {
-            let plain = send(&client, call, "application/grpc").await;
-            let other = send(&client, call, "application/grpc+proto").await;
+            let mut plain = send(&client, call, "application/grpc").await;
+            let mut other = send(&client, call, "application/grpc+proto").await;
+            for answer in [&mut plain, &mut other] {
+                // A deadline is noticed while a call waits or before its run, which have words of their own.
+                if answer.fields.get("grpc-status").is_some_and(|status| status == "\"4\"") {
+                    answer.fields.remove("grpc-message");
+                }
+            }
             assert_eq!(plain, other, "{name}");
             let status = plain.fields.get("grpc-status").expect("a status").trim_matches('"');
             println!("{name}: {status} {:?}", plain.fields.get("grpc-message"));
