@@ -1,16 +1,70 @@
 //! Writes integers, and floats that are integers.
 
-/// Appends a signed integer.
-#[inline(always)]
-pub(super) fn signed(value: impl Into<i64>, out: &mut Vec<u8>) {
-    let value = value.into();
-    integer::<0>(value < 0, value.unsigned_abs(), *b"", out);
+/// An integer to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Integer {
+    is_negative: bool,
+    magnitude: u64,
 }
 
-/// Appends an unsigned integer.
+/// A signed integer.
 #[inline(always)]
-pub(super) fn unsigned(value: impl Into<u64>, out: &mut Vec<u8>) {
-    integer::<0>(false, value.into(), *b"", out);
+pub(super) fn signed(value: impl Into<i64>) -> Integer {
+    let value = value.into();
+    Integer { is_negative: value < 0, magnitude: value.unsigned_abs() }
+}
+
+/// An unsigned integer.
+#[inline(always)]
+pub(super) fn unsigned(value: impl Into<u64>) -> Integer {
+    Integer { is_negative: false, magnitude: value.into() }
+}
+
+impl Integer {
+    /// Appends it, and what is behind it.
+    #[inline(always)]
+    pub(super) fn write<const COUNT: usize>(self, behind: [u8; COUNT], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; LINE]);
+        let Some(text) = out.get_mut(start..).and_then(|part| part.first_chunk_mut()) else {
+            return;
+        };
+        let end = self.put(text, 0);
+        put(text, end, behind);
+        out.truncate(start + end + COUNT);
+    }
+
+    /// Writes it from `at` on, and returns where it ends.
+    #[inline(always)]
+    fn put(self, text: &mut [u8; LINE], at: usize) -> usize {
+        if let Some(place) = text.get_mut(at) {
+            *place = b'-';
+        }
+        digits(text, at + usize::from(self.is_negative), self.magnitude)
+    }
+}
+
+/// Appends integers with a comma of up to two bytes between them and, if there are others before, in front of them.
+/// They are written where they stay, into room for all that is then cut off: a copy of a few bytes takes as long as
+/// all else, as does an end of `out` that each number reads from memory.
+#[inline(always)]
+pub(super) fn write_all(
+    integers: impl ExactSizeIterator<Item = Integer>,
+    mut any: bool,
+    comma: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let mut end = out.len();
+    out.resize(end + LONGEST * integers.len() + LINE, 0);
+    let [first, second] = [comma.first(), comma.get(1)].map(|byte| byte.copied().unwrap_or(0));
+    for integer in integers {
+        let Some(text) = out.get_mut(end..).and_then(|rest| rest.first_chunk_mut()) else { break };
+        let text: &mut [u8; LINE] = text;
+        [text[0], text[1]] = [first, second];
+        end += integer.put(text, if any { comma.len() } else { 0 });
+        any = true;
+    }
+    out.truncate(end);
 }
 
 /// The three digits of each number below a thousand, the first in the lowest byte.
@@ -32,44 +86,92 @@ pub(super) fn whole_float(value: f64, out: &mut Vec<u8>) -> bool {
     let magnitude = whole.unsigned_abs();
     let is_whole = f64::from(whole) == value && (1..1_000_000).contains(&magnitude);
     if is_whole {
-        integer(whole < 0, magnitude.into(), *b".0", out);
+        signed(whole).write(*b".0", out);
     }
     is_whole
 }
 
-/// Appends an integer, and what is behind it. The digits are written where they stay, into a part of fixed size, of
-/// which the rest is then cut off: a copy of a few bytes takes as long as all else.
-#[inline(always)]
-fn integer<const COUNT: usize>(
-    is_negative: bool,
-    magnitude: u64,
-    behind: [u8; COUNT],
-    out: &mut Vec<u8>,
-) {
-    const MILLION: u64 = 1_000_000;
-    let start = out.len();
-    out.extend_from_slice(&[b'-'; LINE]);
-    let Some(text) = out.get_mut(start..).and_then(|part| part.first_chunk_mut()) else { return };
-    let mut line = IntegerLine { text, end: usize::from(is_negative) };
-    if magnitude < THOUSAND {
-        line.first_three(magnitude);
-    } else if magnitude < MILLION {
-        line.first_three(magnitude / THOUSAND);
-        line.put::<3>(three_digits(magnitude % THOUSAND).into());
-    } else {
-        line.long(magnitude);
-    }
-    if let Some(place) = line.text.get_mut(line.end..line.end + COUNT) {
-        place.copy_from_slice(&behind);
-    }
-    let end = line.end + COUNT;
-    out.truncate(start + end);
-}
+/// The most bytes of an integer: a comma of two, a sign and 20 digits.
+const LONGEST: usize = 23;
+
+/// An integer with its comma, and room behind it for what is written in whole words.
+pub(super) const LINE: usize = 32;
 
 const THOUSAND: u64 = 1000;
+const MILLION: u64 = THOUSAND * THOUSAND;
 
-/// A sign and 20 digits, in whole words.
-const LINE: usize = 24;
+/// Writes the digits of `n` from `at` on, and returns where they end. Places are passed on by value: in memory, each
+/// would wait for the one before.
+#[inline(always)]
+fn digits(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    if n < THOUSAND {
+        return first_three(text, at, n);
+    }
+    if n < MILLION {
+        let at = first_three(text, at, n / THOUSAND);
+        put(text, at, three_digits(n % THOUSAND).to_le_bytes());
+        return at + 3;
+    }
+    many_digits(text, at, n)
+}
+
+/// As [`digits`], of a number from a million on.
+#[inline(always)]
+fn many_digits(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    const BILLION: u64 = THOUSAND * MILLION;
+    const TRILLION: u64 = MILLION * MILLION;
+    if n < BILLION {
+        let at = first_three(text, at, n / MILLION);
+        return six(text, at, n % MILLION);
+    }
+    if n < TRILLION {
+        let at = first_three(text, at, n / BILLION);
+        return nine(text, at, n % BILLION);
+    }
+    let (upper, lower) = (n / BILLION, n % BILLION);
+    let at = if upper < BILLION {
+        let at = if upper < MILLION {
+            first_three(text, at, upper / THOUSAND)
+        } else {
+            let at = first_three(text, at, upper / MILLION);
+            three(text, at, upper / THOUSAND % THOUSAND)
+        };
+        three(text, at, upper % THOUSAND)
+    } else {
+        let at = first_three(text, at, upper / BILLION);
+        nine(text, at, upper % BILLION)
+    };
+    nine(text, at, lower)
+}
+
+/// All nine digits of a number below a billion.
+#[inline(always)]
+fn nine(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    let at = three(text, at, n / MILLION);
+    six(text, at, n % MILLION)
+}
+
+/// All six digits of a number below a million.
+#[inline(always)]
+fn six(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    let at = three(text, at, n / THOUSAND);
+    three(text, at, n % THOUSAND)
+}
+
+/// All three digits of a number below a thousand.
+#[inline(always)]
+fn three(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    put(text, at, three_digits(n).to_le_bytes());
+    at + 3
+}
+
+/// The digits of a number below a thousand, without those in front that are zero.
+#[inline(always)]
+fn first_three(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
+    let zeros = u8::from(n < 10) + u8::from(n < 100);
+    put(text, at, (three_digits(n) >> (8 * zeros)).to_le_bytes());
+    at + 3 - usize::from(zeros)
+}
 
 #[inline(always)]
 fn three_digits(n: u64) -> u32 {
@@ -77,56 +179,11 @@ fn three_digits(n: u64) -> u32 {
     THREE_DIGITS.get(n as usize).copied().unwrap_or(0)
 }
 
-/// An integer that is being written.
-struct IntegerLine<'t> {
-    text: &'t mut [u8; LINE],
-    end: usize,
-}
-
-impl IntegerLine<'_> {
-    /// The digits of a number below a thousand, without those in front that are zero.
-    #[inline(always)]
-    fn first_three(&mut self, n: u64) {
-        let zeros = u8::from(n < 10) + u8::from(n < 100);
-        self.put::<3>((three_digits(n) >> (8 * zeros)).into());
-        self.end -= usize::from(zeros);
-    }
-
-    /// All digits of a number from a million on.
-    #[inline]
-    fn long(&mut self, n: u64) {
-        const EIGHT: u64 = 100_000_000;
-        let (upper, last) = (n / EIGHT, n % EIGHT);
-        if upper == 0 {
-            return self.first_eight(last);
-        }
-        if upper < THOUSAND {
-            self.first_three(upper);
-        } else if upper < EIGHT {
-            self.first_eight(upper);
-        } else {
-            self.first_eight(upper / EIGHT);
-            self.put::<8>(eight_digits(upper % EIGHT) | ASCII_ZEROS);
-        }
-        self.put::<8>(eight_digits(last) | ASCII_ZEROS);
-    }
-
-    /// The digits of a number above zero of up to eight, without those in front that are zero.
-    #[inline(always)]
-    fn first_eight(&mut self, n: u64) {
-        let digits = eight_digits(n);
-        let zeros = digits.trailing_zeros() / 8;
-        self.put::<8>((digits | ASCII_ZEROS) >> (8 * zeros));
-        self.end -= zeros as usize;
-    }
-
-    /// Writes `COUNT` characters, the first of which is the lowest byte; others may follow, which count no more.
-    #[inline(always)]
-    fn put<const COUNT: usize>(&mut self, characters: u64) {
-        if let Some(place) = self.text.get_mut(self.end..self.end + COUNT) {
-            place.copy_from_slice(&characters.to_le_bytes()[..COUNT]);
-        }
-        self.end += COUNT;
+/// Writes characters, of which the last may count no more.
+#[inline(always)]
+fn put<const COUNT: usize>(text: &mut [u8; LINE], at: usize, characters: [u8; COUNT]) {
+    if let Some(place) = text.get_mut(at..at + COUNT) {
+        place.copy_from_slice(&characters);
     }
 }
 
@@ -162,14 +219,14 @@ mod tests {
         let near = powers.flat_map(|power| [power - 1, power, power + 1, power / 2, power / 2 * 3]);
         let bits = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, u64::MAX >> bit]);
         for magnitude in near.chain(bits).chain(0..2000) {
-            assert_eq!(text(&|out| unsigned(magnitude, out)), format!("[{magnitude}"));
+            assert_eq!(text(&|out| unsigned(magnitude).write(*b"", out)), format!("[{magnitude}"));
             let value = magnitude.cast_signed();
             for value in [value, value.wrapping_neg()] {
-                assert_eq!(text(&|out| signed(value, out)), format!("[{value}"));
+                assert_eq!(text(&|out| signed(value).write(*b"", out)), format!("[{value}"));
             }
         }
         for byte in i8::MIN..=i8::MAX {
-            assert_eq!(text(&|out| signed(byte, out)), format!("[{byte}"));
+            assert_eq!(text(&|out| signed(byte).write(*b"", out)), format!("[{byte}"));
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::float;
-use super::integer::{signed, unsigned};
+use super::integer::{self, Integer, signed, unsigned};
 use crate::base64;
 use crate::row_text::{self, RowText};
 use tensorserve_tensor::budget;
@@ -140,14 +140,14 @@ fn numbers(
         DType::BFloat16 => numbers.all(dims, depth, |b, out| {
             float::bfloat16(bf16::from_ne_bytes(b), out);
         }),
-        DType::Int8 => numbers.all(dims, depth, |b, out| signed(i8::from_ne_bytes(b), out)),
-        DType::Int16 => numbers.all(dims, depth, |b, out| signed(i16::from_ne_bytes(b), out)),
-        DType::Int32 => numbers.all(dims, depth, |b, out| signed(i32::from_ne_bytes(b), out)),
-        DType::Int64 => numbers.all(dims, depth, |b, out| signed(i64::from_ne_bytes(b), out)),
-        DType::UInt8 => numbers.all(dims, depth, |b, out| unsigned(u8::from_ne_bytes(b), out)),
-        DType::UInt16 => numbers.all(dims, depth, |b, out| unsigned(u16::from_ne_bytes(b), out)),
-        DType::UInt32 => numbers.all(dims, depth, |b, out| unsigned(u32::from_ne_bytes(b), out)),
-        DType::UInt64 => numbers.all(dims, depth, |b, out| unsigned(u64::from_ne_bytes(b), out)),
+        DType::Int8 => numbers.integers(dims, depth, |b| signed(i8::from_ne_bytes(b))),
+        DType::Int16 => numbers.integers(dims, depth, |b| signed(i16::from_ne_bytes(b))),
+        DType::Int32 => numbers.integers(dims, depth, |b| signed(i32::from_ne_bytes(b))),
+        DType::Int64 => numbers.integers(dims, depth, |b| signed(i64::from_ne_bytes(b))),
+        DType::UInt8 => numbers.integers(dims, depth, |b| unsigned(u8::from_ne_bytes(b))),
+        DType::UInt16 => numbers.integers(dims, depth, |b| unsigned(u16::from_ne_bytes(b))),
+        DType::UInt32 => numbers.integers(dims, depth, |b| unsigned(u32::from_ne_bytes(b))),
+        DType::UInt64 => numbers.integers(dims, depth, |b| unsigned(u64::from_ne_bytes(b))),
         DType::Bool => numbers.all(dims, depth, |[b], out| {
             out.extend_from_slice(if b == 0 { b"false" } else { b"true" });
         }),
@@ -193,12 +193,48 @@ struct NumberWriter<'a> {
 }
 
 impl NumberWriter<'_> {
-    /// Writes all elements.
+    /// Writes all elements, each with `write`.
     fn all<const N: usize>(
         &mut self,
         dims: &[i64],
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
+    ) -> Result<()> {
+        self.lines(dims, depth, |elements: &[[u8; N]], separator, out| {
+            for (index, element) in elements.iter().enumerate() {
+                separator.before(index, out);
+                write(*element, out);
+            }
+        })
+    }
+
+    /// Writes all elements, which are integers.
+    fn integers<const N: usize>(
+        &mut self,
+        dims: &[i64],
+        depth: usize,
+        integer: impl Fn([u8; N]) -> Integer + Copy,
+    ) -> Result<()> {
+        self.lines(dims, depth, |elements: &[[u8; N]], separator, out| match separator.layout {
+            JsonLayout::Pretty => {
+                for (index, element) in elements.iter().enumerate() {
+                    separator.before(index, out);
+                    integer(*element).write(*b"", out);
+                }
+            }
+            JsonLayout::Line | JsonLayout::Compact => {
+                let comma: &[u8] = if separator.layout == JsonLayout::Line { b", " } else { b"," };
+                integer::write_all(elements.iter().map(|e| integer(*e)), separator.any, comma, out);
+            }
+        })
+    }
+
+    /// Writes all elements, those of a row on a line of their own if rows are asked for.
+    fn lines<const N: usize>(
+        &mut self,
+        dims: &[i64],
+        depth: usize,
+        write: impl Fn(&[[u8; N]], Separator, &mut Vec<u8>) + Copy,
     ) -> Result<()> {
         let (Some(rows), [size, inner @ ..]) = (self.rows.take(), dims) else {
             return self.nested(dims, depth, write);
@@ -216,16 +252,17 @@ impl NumberWriter<'_> {
         &mut self,
         dims: &[i64],
         depth: usize,
-        write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
+        write: impl Fn(&[[u8; N]], Separator, &mut Vec<u8>) + Copy,
     ) -> Result<()> {
         let (layout, out) = (self.layout, &mut *self.out);
         let each = LONGEST_NUMBER + separator_len(depth + 1);
-        budget::grow(out, each)?;
+        budget::grow(out, each + integer::LINE)?;
         match dims {
             [] => {
                 if let Some((element, rest)) = self.bytes.split_first_chunk() {
                     self.bytes = rest;
-                    write(*element, out);
+                    let none = Separator { layout: JsonLayout::Line, depth, any: false };
+                    write(&[*element], none, out);
                 }
             }
             [size] => {
@@ -236,11 +273,9 @@ impl NumberWriter<'_> {
                 out.push(b'[');
                 let elements = row.as_chunks().0;
                 for (run, elements) in elements.chunks(MAX_RUN).enumerate() {
-                    budget::grow(out, elements.len().saturating_add(1).saturating_mul(each))?;
-                    for (index, element) in elements.iter().enumerate() {
-                        separate(index + run > 0, layout, depth + 1, out);
-                        write(*element, out);
-                    }
+                    let most = elements.len().saturating_add(1).saturating_mul(each);
+                    budget::grow(out, most.saturating_add(integer::LINE))?;
+                    write(elements, Separator { layout, depth: depth + 1, any: run > 0 }, out);
                 }
                 end(size > 0, layout, depth, out);
             }
@@ -256,6 +291,23 @@ impl NumberWriter<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// What precedes elements.
+#[derive(Clone, Copy)]
+struct Separator {
+    layout: JsonLayout,
+    depth: usize,
+    /// There are elements before them.
+    any: bool,
+}
+
+impl Separator {
+    /// Writes what precedes the element with this index.
+    #[inline(always)]
+    fn before(self, index: usize, out: &mut Vec<u8>) {
+        separate(index > 0 || self.any, self.layout, self.depth, out);
     }
 }
 
