@@ -44,25 +44,22 @@ impl Integer {
     }
 }
 
-/// Appends integers with a comma of up to two bytes between them and, if there are others before, in front of them.
-/// They are written where they stay, into room for all that is then cut off: a copy of a few bytes takes as long as
-/// all else, as does an end of `out` that each number reads from memory.
+/// Appends integers, each behind the first bytes that `separator` has for it. They are written where they stay, into
+/// room for all that is then cut off: a copy of a few bytes takes as long as all else, as does an end of `out` that each
+/// number reads from memory.
 #[inline(always)]
 pub(super) fn write_all(
     integers: impl ExactSizeIterator<Item = Integer>,
-    mut any: bool,
-    comma: &[u8],
+    mut separator: impl FnMut() -> ([u8; 4], usize),
     out: &mut Vec<u8>,
 ) {
     let mut end = out.len();
     out.resize(end + LONGEST * integers.len() + LINE, 0);
-    let [first, second] = [comma.first(), comma.get(1)].map(|byte| byte.copied().unwrap_or(0));
     for integer in integers {
         let Some(text) = out.get_mut(end..).and_then(|rest| rest.first_chunk_mut()) else { break };
-        let text: &mut [u8; LINE] = text;
-        [text[0], text[1]] = [first, second];
-        end += integer.put(text, if any { comma.len() } else { 0 });
-        any = true;
+        let (bytes, length) = separator();
+        put(text, 0, bytes);
+        end += integer.put(text, length);
     }
     out.truncate(end);
 }
@@ -91,8 +88,8 @@ pub(super) fn whole_float(value: f64, out: &mut Vec<u8>) -> bool {
     is_whole
 }
 
-/// The most bytes of an integer: a comma of two, a sign and 20 digits.
-const LONGEST: usize = 23;
+/// The most bytes of an integer: what precedes it, a sign and 20 digits.
+const LONGEST: usize = 25;
 
 /// An integer with its comma, and room behind it for what is written in whole words.
 pub(super) const LINE: usize = 32;

@@ -21,6 +21,7 @@ pub mod float;
 mod float_text;
 mod integer;
 pub mod java;
+mod layout;
 pub mod members;
 pub mod number;
 pub mod read;

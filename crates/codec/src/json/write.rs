@@ -7,22 +7,13 @@ use half::{bf16, f16};
 
 use super::float;
 use super::integer::{self, Integer, signed, unsigned};
+pub use super::layout::{JsonLayout, new_line};
+use super::layout::{Separators, end, separate, separator_len};
 use crate::base64;
 use crate::row_text::{self, RowText};
 use tensorserve_tensor::budget;
 use tensorserve_tensor::error::{Error, Result};
 use tensorserve_tensor::{DType, Tensor};
-
-/// The white space of arrays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonLayout {
-    /// No white space.
-    Compact,
-    /// A space after each comma (RapidJSON's single-line arrays).
-    Line,
-    /// One element per line, indented by four spaces per level.
-    Pretty,
-}
 
 /// The format of floating-point numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +46,6 @@ pub struct Style {
     pub texts: Texts,
 }
 
-/// Spaces per level of indentation in [`JsonLayout::Pretty`].
-const INDENTATION: usize = 4;
-
 /// Estimated size of a number with its separator, in bytes.
 const BYTES_PER_NUMBER: usize = 8;
 
@@ -66,6 +54,9 @@ const MAX_ESTIMATE: usize = 8 << 20;
 
 /// The most bytes of a number: a double such as `-1.7976931348623157e+308`.
 const LONGEST_NUMBER: usize = 25;
+
+/// The longest rows that are written together.
+const MAX_ROW: i64 = 64;
 
 /// The most numbers that are written before there is room for more.
 const MAX_RUN: usize = 4096;
@@ -200,9 +191,9 @@ impl NumberWriter<'_> {
         depth: usize,
         write: impl Fn([u8; N], &mut Vec<u8>) + Copy,
     ) -> Result<()> {
-        self.lines(dims, depth, |elements: &[[u8; N]], separator, out| {
-            for (index, element) in elements.iter().enumerate() {
-                separator.before(index, out);
+        self.lines(dims, depth, |elements: &[[u8; N]], mut separators, out| {
+            for element in elements {
+                separators.write_next(out);
                 write(*element, out);
             }
         })
@@ -215,16 +206,14 @@ impl NumberWriter<'_> {
         depth: usize,
         integer: impl Fn([u8; N]) -> Integer + Copy,
     ) -> Result<()> {
-        self.lines(dims, depth, |elements: &[[u8; N]], separator, out| match separator.layout {
-            JsonLayout::Pretty => {
-                for (index, element) in elements.iter().enumerate() {
-                    separator.before(index, out);
-                    integer(*element).write(*b"", out);
-                }
+        self.lines(dims, depth, |elements: &[[u8; N]], mut separators, out| {
+            let integers = elements.iter().map(|element| integer(*element));
+            if separators.layout != JsonLayout::Pretty {
+                return integer::write_all(integers, || separators.next_on_line(), out);
             }
-            JsonLayout::Line | JsonLayout::Compact => {
-                let comma: &[u8] = if separator.layout == JsonLayout::Line { b", " } else { b"," };
-                integer::write_all(elements.iter().map(|e| integer(*e)), separator.any, comma, out);
+            for integer in integers {
+                separators.write_next(out);
+                integer.write(*b"", out);
             }
         })
     }
@@ -234,7 +223,7 @@ impl NumberWriter<'_> {
         &mut self,
         dims: &[i64],
         depth: usize,
-        write: impl Fn(&[[u8; N]], Separator, &mut Vec<u8>) + Copy,
+        write: impl Fn(&[[u8; N]], Separators, &mut Vec<u8>) + Copy,
     ) -> Result<()> {
         let (Some(rows), [size, inner @ ..]) = (self.rows.take(), dims) else {
             return self.nested(dims, depth, write);
@@ -252,7 +241,7 @@ impl NumberWriter<'_> {
         &mut self,
         dims: &[i64],
         depth: usize,
-        write: impl Fn(&[[u8; N]], Separator, &mut Vec<u8>) + Copy,
+        write: impl Fn(&[[u8; N]], Separators, &mut Vec<u8>) + Copy,
     ) -> Result<()> {
         let (layout, out) = (self.layout, &mut *self.out);
         let each = LONGEST_NUMBER + separator_len(depth + 1);
@@ -261,23 +250,32 @@ impl NumberWriter<'_> {
             [] => {
                 if let Some((element, rest)) = self.bytes.split_first_chunk() {
                     self.bytes = rest;
-                    let none = Separator { layout: JsonLayout::Line, depth, any: false };
-                    write(&[*element], none, out);
+                    write(&[*element], Separators::of_row(JsonLayout::Line, depth, false), out);
                 }
             }
-            [size] => {
-                let size = usize::try_from(*size).unwrap_or(0);
-                let row = self.bytes.split_at_checked(size.saturating_mul(N));
-                let (row, rest) = row.unwrap_or((self.bytes, &[]));
-                self.bytes = rest;
+            [_] => {
+                let elements = next_elements(&mut self.bytes, dims);
                 out.push(b'[');
-                let elements = row.as_chunks().0;
                 for (run, elements) in elements.chunks(MAX_RUN).enumerate() {
                     let most = elements.len().saturating_add(1).saturating_mul(each);
                     budget::grow(out, most.saturating_add(integer::LINE))?;
-                    write(elements, Separator { layout, depth: depth + 1, any: run > 0 }, out);
+                    write(elements, Separators::of_row(layout, depth + 1, run > 0), out);
                 }
-                end(size > 0, layout, depth, out);
+                end(!elements.is_empty(), layout, depth, out);
+            }
+            [count, size]
+                if layout != JsonLayout::Pretty && *count > 0 && (1..=MAX_ROW).contains(size) =>
+            {
+                // A row is too short for what else is done for each array.
+                let row = usize::try_from(*size).unwrap_or(1);
+                out.extend_from_slice(b"[[");
+                let elements = next_elements(&mut self.bytes, dims);
+                for (run, elements) in elements.chunks(MAX_RUN / row * row).enumerate() {
+                    let most = elements.len().saturating_add(1).saturating_mul(each);
+                    budget::grow(out, most.saturating_add(integer::LINE))?;
+                    write(elements, Separators::of_rows(layout, row, run > 0), out);
+                }
+                out.extend_from_slice(b"]]");
             }
             [size, inner @ ..] => {
                 out.push(b'[');
@@ -294,57 +292,13 @@ impl NumberWriter<'_> {
     }
 }
 
-/// What precedes elements.
-#[derive(Clone, Copy)]
-struct Separator {
-    layout: JsonLayout,
-    depth: usize,
-    /// There are elements before them.
-    any: bool,
-}
-
-impl Separator {
-    /// Writes what precedes the element with this index.
-    #[inline(always)]
-    fn before(self, index: usize, out: &mut Vec<u8>) {
-        separate(index > 0 || self.any, self.layout, self.depth, out);
-    }
-}
-
-/// The most bytes of a bracket, or of a separator before a value at this depth.
-const fn separator_len(depth: usize) -> usize {
-    INDENTATION * depth + 4
-}
-
-/// Writes what precedes an element: with `comma` the separator, and the line break.
-#[inline(always)]
-fn separate(comma: bool, layout: JsonLayout, depth: usize, out: &mut Vec<u8>) {
-    match (layout, comma) {
-        (JsonLayout::Line, true) => out.extend_from_slice(b", "),
-        (JsonLayout::Compact, true) => out.push(b','),
-        (JsonLayout::Line | JsonLayout::Compact, false) => {}
-        (JsonLayout::Pretty, _) => {
-            if comma {
-                out.push(b',');
-            }
-            new_line(depth, out);
-        }
-    }
-}
-
-/// Closes an array; `any` is whether it has elements.
-#[inline]
-fn end(any: bool, layout: JsonLayout, depth: usize, out: &mut Vec<u8>) {
-    if any && layout == JsonLayout::Pretty {
-        new_line(depth, out);
-    }
-    out.push(b']');
-}
-
-/// Appends a line break and the indentation inside `depth` arrays and objects.
-pub fn new_line(depth: usize, out: &mut Vec<u8>) {
-    out.push(b'\n');
-    out.resize(out.len() + INDENTATION * depth, b' ');
+/// The next elements, as many as an array of the shape `dims` has.
+fn next_elements<'b, const N: usize>(bytes: &mut &'b [u8], dims: &[i64]) -> &'b [[u8; N]] {
+    let sizes = dims.iter().map(|size| usize::try_from(*size).unwrap_or(0));
+    let length = sizes.fold(N, usize::saturating_mul);
+    let (next, rest) = bytes.split_at_checked(length).unwrap_or((bytes, &[]));
+    *bytes = rest;
+    next.as_chunks().0
 }
 
 /// Writes the next strings as arrays of the shape `dims`.
@@ -487,6 +441,55 @@ mod tests {
         assert_eq!(written(&floats(&[], &[3.0]), TFS, 1), "3.0");
         assert_eq!(written(&floats(&[0], &[]), TFS, 1), "[]");
         assert_eq!(written(&floats(&[2, 0], &[]), style(JsonLayout::Line), 1), "[[], []]");
+    }
+
+    /// As [`tensor`] writes it, element by element.
+    fn nested(
+        texts: &mut impl Iterator<Item = String>,
+        dims: &[i64],
+        layout: JsonLayout,
+    ) -> String {
+        let Some((size, inner)) = dims.split_first() else {
+            return texts.next().expect("an element");
+        };
+        let elements: Vec<_> = (0..*size).map(|_| nested(texts, inner, layout)).collect();
+        let comma = if layout == JsonLayout::Line { ", " } else { "," };
+        format!("[{}]", elements.join(comma))
+    }
+
+    #[test]
+    fn rows_of_any_length() {
+        let rows = [[0, 3], [1, 1], [2, 0], [2, 3], [5, 64], [5, 65], [5000, 3], [3, 5000]];
+        let shapes = rows.iter().map(|dims| dims.to_vec());
+        let deeper = [vec![], vec![0], vec![9000], vec![2, 3, 4], vec![2, 0, 3], vec![2, 3, 0]];
+        for dims in shapes.chain(deeper).chain([vec![3, 2, 2, 1], vec![1, 9000, 1]]) {
+            let shape = Shape::new(&dims).expect("shape");
+            let count: i64 = dims.iter().product();
+            let number = |n: i64| (n.wrapping_mul(2_654_435_769) >> (n % 40)) * (1 - 2 * (n % 2));
+            let mut integers = aligned_vec::<i64>(0);
+            integers.extend_from_slice(&(0..count).map(number).collect::<Vec<_>>());
+            let mut halves = aligned_vec::<f32>(0);
+            halves
+                .extend_from_slice(&(0..count).map(|n| (n % 999) as f32 + 0.5).collect::<Vec<_>>());
+            let mut texts = integers.iter().map(i64::to_string).collect::<Vec<_>>();
+            let integers = Tensor::from_vec(shape.clone(), integers).expect("tensor");
+            for tensor in [integers, Tensor::from_vec(shape, halves).expect("tensor")] {
+                for layout in [JsonLayout::Line, JsonLayout::Compact] {
+                    let expected = nested(&mut texts.clone().into_iter(), &dims, layout);
+                    let style = Style { layout, ..TFS };
+                    assert!(written(&tensor, style, 0) == expected, "{dims:?} {layout:?}");
+                    let mut rows = RowText::default();
+                    if super::rows(&tensor, style, &mut rows).expect("representable") {
+                        let text = |row: &Range<usize>| {
+                            String::from_utf8(rows.text[row.clone()].to_vec()).expect("UTF-8")
+                        };
+                        let mut joined = rows.rows.iter().map(text).collect::<Vec<_>>().into_iter();
+                        assert!(nested(&mut joined, &dims[..1], layout) == expected, "{dims:?}");
+                    }
+                }
+                texts = (0..count).map(|n| format!("{}.5", n % 999)).collect();
+            }
+        }
     }
 
     #[test]
