@@ -106,8 +106,7 @@ fn digits(text: &mut [u8; LINE], at: usize, n: u64) -> usize {
     }
     if n < MILLION {
         let at = first_three(text, at, n / THOUSAND);
-        put(text, at, three_digits(n % THOUSAND).to_le_bytes());
-        return at + 3;
+        return three(text, at, n % THOUSAND);
     }
     many_digits(text, at, n)
 }
