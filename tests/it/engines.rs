@@ -73,6 +73,21 @@ fn an_engine_that_computes_something_else_does_not_take_over() {
 }
 
 #[test]
+fn an_engine_runs_up_to_the_numbers_for_which_it_computes_the_same() {
+    let answer = Answer::DoublesBeyond(1000.0);
+    let place = place(OtherForm { answer, ..OTHER }, "openvino");
+    let found = decided(&place.server);
+    assert_eq!(found["state"], "optimized", "{found}");
+    assert!(found["text"].to_string().contains("floats beyond 256 run without it"), "{found}");
+    for value in ["7.0", "256.0", "257.0", "1500.0", "-1e9", "1e13"] {
+        let expected: f64 = value.parse().expect("a number");
+        assert_eq!(predicted(&place, value).as_f64(), Some(expected), "{value}");
+    }
+    let state = self::found(&place.server);
+    assert_eq!(state["state"], "optimized", "it was not asked about larger ones: {state}");
+}
+
+#[test]
 fn the_first_difference_in_production_ends_it_without_a_wrong_answer() {
     // No input of the comparison has this value.
     let place = place(OtherForm { answer: Answer::Spreads(1234.5), ..OTHER }, "openvino");

@@ -77,6 +77,7 @@ fn a_form_that_computes_something_else_does_not() {
         (Answer::SpreadsNan, "for 10 samples together"),
         (Answer::DoublesLastOf(32), "for irregular values in 32 rows"),
         (Answer::OneRowTooMany, "another output \"y\""),
+        (Answer::DoublesBeyond(1000.0), "for floats up to 4096 in 2 rows"),
     ];
     for (answer, why) in different {
         let place = place(&with(OtherForm { answer, ..QUICKER }));
@@ -88,6 +89,31 @@ fn a_form_that_computes_something_else_does_not() {
         place.server.wait_until("one form is left", |_| place.fake.alive() == 1);
         assert_eq!(place.predict("m", "[[7.0]]").json()["predictions"][0][0], 7.0);
     }
+}
+
+#[test]
+fn a_form_that_may_round_runs_up_to_the_numbers_for_which_it_computes_the_same() {
+    let model = with(OtherForm { answer: Answer::DoublesBeyond(1000.0), ..QUICKER });
+    let place = Place::of(&model, |settings| settings.each.optimize = Some("fast".to_owned()));
+    let found = decided(&place.server, "m");
+    let text = found["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("another form; requests with floats beyond 256 run"), "{found}");
+    for value in ["7.0", "256.0", "257.0", "1500.0", "-1e9", "1e13"] {
+        let expected: f64 = value.parse().expect("a number");
+        let answer = place.predict("m", &format!("[[{value}]]")).json();
+        assert_eq!(answer["predictions"][0][0].as_f64(), Some(expected), "{value}");
+    }
+}
+
+#[test]
+fn a_large_model_is_not_kept_in_two_forms() {
+    let form = OtherForm { answer: Answer::DoublesBeyond(1000.0), ..QUICKER };
+    let model = Model { bytes: 65 << 20, ..with(form) };
+    let place = Place::of(&model, |settings| settings.each.optimize = Some("fast".to_owned()));
+    let found = decided(&place.server, "m");
+    assert_eq!(found["state"], "unchanged", "{found}");
+    assert!(found["text"].to_string().contains("for floats up to 4096 in 2 rows"), "{found}");
+    assert_eq!(place.predict("m", "[[1500.0]]").json()["predictions"][0][0], 1500.0);
 }
 
 #[test]

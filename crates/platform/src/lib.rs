@@ -19,7 +19,10 @@ pub use self::files::ModelPath;
 pub use self::foreign::{FOREIGN, ForeignFormats};
 pub use self::forms::{LARGEST_KEPT, Optimization, OptimizedModel};
 pub use self::ops::{ExternalOp, OpNode, OpPolicy};
-pub use self::samples::{SyntheticSample, irregular_inputs, sized_inputs, synthetic_samples};
+pub use self::samples::{
+    LARGEST_IRREGULAR, SyntheticSample, irregular_inputs, large_inputs, sized_inputs,
+    synthetic_samples,
+};
 pub use self::synthetic::{synthetic_dims, synthetic_input, synthetic_inputs};
 pub use tensorserve_os::files::names_version;
 use tensorserve_tensor::error::{Code, Error, Result};

@@ -19,6 +19,9 @@ const LONG: usize = 5;
 /// Widths and heights of images with irregular colours, of which all of the same inputs have one.
 const IMAGES: [(u16, u16); 4] = [(24, 16), (16, 16), (13, 29), (40, 32)];
 
+/// The largest magnitude of irregular real numbers.
+pub const LARGEST_IRREGULAR: f32 = 4.0;
+
 /// Words in a long text.
 const WORDS: usize = 300;
 
@@ -121,10 +124,40 @@ pub fn sized_inputs(
     (rows, open): (usize, usize),
     seed: usize,
 ) -> Option<Vec<Tensor>> {
+    let real = |_, at| small(at) * f64::from(LARGEST_IRREGULAR);
+    varied_inputs(signature, (rows, open), seed, &real)
+}
+
+/// The same as [`irregular_inputs`], with floats of magnitudes up to `largest`: of both signs, or not below 0 if `seed` is
+/// odd, as those of images are.
+#[must_use]
+pub fn large_inputs(
+    signature: &Signature,
+    rows: usize,
+    seed: usize,
+    largest: f32,
+) -> Option<Vec<Tensor>> {
+    let has_signs = seed.is_multiple_of(2);
+    let open = if has_signs { 1 } else { LONG };
+    let real = |dtype: DType, at: usize| {
+        let largest = if dtype == DType::Float { largest } else { LARGEST_IRREGULAR };
+        let value = small(at) * f64::from(largest);
+        if has_signs { value } else { value.abs() }
+    };
+    varied_inputs(signature, (rows, open), seed, &real)
+}
+
+/// Inputs with these real numbers by their place, small integers, short words and images of noise.
+fn varied_inputs(
+    signature: &Signature,
+    (rows, open): (usize, usize),
+    seed: usize,
+    real: &dyn Fn(DType, usize) -> f64,
+) -> Option<Vec<Tensor>> {
     let start = seed.checked_mul(1009)?;
     let input = |(number, spec): (usize, &TensorSpec)| {
         let (dtype, start) = (spec.dtype()?, start + number * 131);
-        let real = |at: usize| small(start + at) * 4.0;
+        let real = |at: usize| real(dtype, start + at);
         let integer = |at: usize| digit(start + at);
         let number: &dyn Fn(usize) -> f64 = if dtype.is_float() { &real } else { &integer };
         let size = IMAGES.get(seed % IMAGES.len()).copied()?;

@@ -17,8 +17,8 @@ use tensorserve_platform::{
 };
 use tensorserve_tensor::error::{Code, Error, Result};
 use tensorserve_tensor::{
-    DType, DeclaredShape, ImageEncoding, RowDependence, RowFinding, Shape, Signature, Tensor,
-    TensorSpec, aligned_vec,
+    DType, DeclaredShape, ImageEncoding, LARGEST_ORDINARY_FLOAT, RowDependence, RowFinding, Shape,
+    Signature, Tensor, TensorSpec, aligned_vec,
 };
 
 const MARKER: &str = "fake.json";
@@ -55,6 +55,8 @@ pub struct Model {
     pub takes_examples: bool,
     /// Files that must exist before the model is complete.
     pub files: Vec<String>,
+    /// What it says of their size.
+    pub bytes: u64,
 }
 
 /// How another form of a model differs from it.
@@ -103,6 +105,8 @@ pub enum Answer {
     SpreadsNan,
     /// The input, and this number everywhere if the batch has it.
     Spreads(f32),
+    /// The input, but twice what is larger than this, as long as it is ordinary.
+    DoublesBeyond(f32),
     /// The input, but twice the last row of batches of this many rows or more.
     DoublesLastOf(usize),
     /// The input with its last row repeated.
@@ -139,6 +143,7 @@ impl Default for Model {
             rows: Rows::Proven,
             takes_examples: false,
             files: Vec::new(),
+            bytes: 1000,
         }
     }
 }
@@ -421,11 +426,11 @@ impl ModelLoader for Fake {
     }
 
     fn inspect(&self, folder: &Path, _: &LoadOptions) -> Result<Inspection> {
-        let signatures = signatures(&read(folder)?);
+        let model = read(folder)?;
         Ok(Inspection {
-            signatures,
+            signatures: signatures(&model),
             written_by: String::new(),
-            bytes: 1000,
+            bytes: model.bytes,
             external_ops: Vec::new(),
         })
     }
@@ -451,12 +456,13 @@ impl ModelLoader for Fake {
             Loading::Quick | Loading::FailsOnce | Loading::Broken => {}
         }
         let signatures = signatures(&model);
+        let bytes = model.bytes;
         let executable = Arc::new(FakeExecutable { model, record: Arc::clone(&self.0) });
         self.0.alive.fetch_add(1, SeqCst);
         Ok(Loaded {
             signatures,
             executable,
-            bytes: 1000,
+            bytes,
             marshalled_hooks: false,
             external_ops: Vec::new(),
         })
@@ -493,8 +499,9 @@ impl Executable for FakeExecutable {
             self.record.runs_gate.pass();
         }
         thread::sleep(Duration::from_millis(self.model.run_millis));
-        let (begun, busy) = (cpu_time(), Duration::from_micros(self.model.cpu_micros));
-        while cpu_time() - begun < busy {}
+        let used = || tensorserve_os::thread_cpu_time().expect("the CPU time of a thread");
+        let (begun, busy) = (used(), Duration::from_micros(self.model.cpu_micros));
+        while used() - begun < busy {}
         if self.model.panics_on.is_some_and(|marker| values.contains(&marker)) {
             panic!("this model panics on that value");
         }
@@ -535,11 +542,6 @@ impl Executable for FakeExecutable {
     }
 }
 
-/// The CPU time of this thread.
-fn cpu_time() -> Duration {
-    tensorserve_os::thread_cpu_time().expect("the CPU time of a thread")
-}
-
 impl FakeExecutable {
     #[allow(clippy::cast_precision_loss)]
     fn answer(&self, input: &Tensor, values: &[f32]) -> Result<Tensor> {
@@ -551,11 +553,15 @@ impl FakeExecutable {
             }
             Answer::Centred => {
                 let mean = values.iter().sum::<f32>() / values.len() as f32;
-                let dims: Vec<usize> = dims_of(input);
-                tensor(&dims, values.iter().map(|value| value - mean))
+                tensor(&dims_of(input), values.iter().map(|value| value - mean))
             }
             Answer::SpreadsNan => Self::spread(input, values, f32::is_nan),
             Answer::Spreads(marker) => Self::spread(input, values, |value| value == marker),
+            Answer::DoublesBeyond(least) => {
+                let doubled = |size| size > least && size <= LARGEST_ORDINARY_FLOAT;
+                let factor = |value: f32| if doubled(value.abs()) { 2.0 } else { 1.0 };
+                tensor(&dims_of(input), values.iter().map(|&value| value * factor(value)))
+            }
             Answer::DoublesLastOf(least) => {
                 let rows = input.rows().unwrap_or(1);
                 let width = values.len() / rows.max(1);
@@ -564,8 +570,8 @@ impl FakeExecutable {
                 tensor(&dims_of(input), doubled)
             }
             Answer::OneRowTooMany => {
-                let last =
-                    input.slice_rows(input.rows().unwrap_or(1).saturating_sub(1)..usize::MAX);
+                let rows = input.rows().unwrap_or(1);
+                let last = input.slice_rows(rows.saturating_sub(1)..usize::MAX);
                 tensorserve_tensor::concat(&[input, &last], 0)
             }
         }

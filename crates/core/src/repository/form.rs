@@ -85,6 +85,22 @@ pub struct OptimizedForm {
     pub compared: usize,
     /// Its CPU time as a share of that of the version as it was loaded.
     pub cpu: f64,
+    /// The largest magnitude of floats for which it runs, where it computes something else for larger ones.
+    pub largest: Option<f32>,
+}
+
+impl OptimizedForm {
+    /// What is different, and for which requests, in words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.largest {
+            None => self.what.clone(),
+            Some(largest) => format!(
+                "{}; requests with floats beyond {largest} run without it, because it rounds otherwise there",
+                self.what
+            ),
+        }
+    }
 }
 
 /// The other forms that a version may have, in the order in which they are made: each is compared with the one before.

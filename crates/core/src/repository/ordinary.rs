@@ -1,7 +1,7 @@
 //! A form of a version that runs for ordinary numbers only.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::servable::LoadedVersion;
 use crate::config::OptimizeMode;
@@ -23,7 +23,8 @@ impl LoadedVersion {
         }
         let takes_unknown = !made.needs_original;
         let (form, original) = (made.executable, self.executable.current());
-        let executable = Arc::new(OrdinaryForm { form, original, takes_unknown });
+        let largest = LARGEST_ORDINARY_FLOAT;
+        let executable = Arc::new(OrdinaryForm { form, original, takes_unknown, largest });
         Optimization::Made(OptimizedModel { executable, ..made })
     }
 }
@@ -35,6 +36,8 @@ pub(super) struct OrdinaryForm {
     pub(super) original: Arc<dyn Executable>,
     /// Whether the form runs also for inputs of which it cannot be told, such as strings.
     pub(super) takes_unknown: bool,
+    /// The largest magnitude of floats for which the form runs.
+    pub(super) largest: f32,
 }
 
 impl OrdinaryForm {
@@ -52,8 +55,7 @@ impl OrdinaryForm {
 impl Executable for OrdinaryForm {
     fn run(&self, signature: usize, inputs: &[Tensor], options: RunOptions) -> Result<Vec<Tensor>> {
         let began = Instant::now();
-        // Sums of products of such inputs are far from infinity, in any order.
-        if self.are_within(inputs, LARGEST_ORDINARY_FLOAT)
+        if self.are_within(inputs, self.largest)
             && let Ok(outputs) = self.form.run(signature, inputs, options)
             && self.are_within(&outputs, f32::MAX)
         {
@@ -64,6 +66,10 @@ impl Executable for OrdinaryForm {
 
     fn runs_on_gpu(&self) -> bool {
         self.form.runs_on_gpu()
+    }
+
+    fn other_cpu_time(&self) -> Option<Duration> {
+        self.form.other_cpu_time()
     }
 
     fn profile(
@@ -110,7 +116,8 @@ mod tests {
         const ORIGINAL: f32 = 2.0;
         let answer = |form: Option<f32>, takes_unknown, input: Tensor| {
             let (form, original) = (Arc::new(Gives(form)), Arc::new(Gives(Some(ORIGINAL))));
-            let both = OrdinaryForm { form, original, takes_unknown };
+            let largest = LARGEST_ORDINARY_FLOAT;
+            let both = OrdinaryForm { form, original, takes_unknown, largest };
             let outputs = both.run(0, &[input], RunOptions::default()).expect("an answer");
             outputs[0].values::<f32>().expect("floats")[0]
         };

@@ -13,6 +13,9 @@ use tensorserve_platform::{LoadOptions, ModelLoader};
 /// What is remembered: the number of threads within an operation that suits the version.
 const THREADS: &str = "threads";
 
+/// In place of the largest magnitude of floats for which a form runs, if it runs for all.
+const ALL: &str = "all";
+
 /// A version as it is loaded.
 #[derive(Clone, Copy)]
 pub(super) struct RememberedVersion<'v> {
@@ -59,8 +62,9 @@ impl RememberedVersion<'_> {
 
 impl RememberedForm {
     fn text(&self) -> String {
-        let OptimizedForm { what, compared, cpu } = &self.form;
-        format!("{} {compared} {cpu}\n{what}", self.number)
+        let OptimizedForm { what, compared, cpu, largest } = &self.form;
+        let largest = largest.map_or(ALL.to_owned(), |largest| largest.to_string());
+        format!("{} {compared} {cpu} {largest}\n{what}", self.number)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -68,7 +72,11 @@ impl RememberedForm {
         let mut numbers = numbers.split(' ');
         let (number, compared) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
         let cpu = numbers.next()?.parse().ok().filter(|cpu: &f64| cpu.is_finite())?;
-        let form = OptimizedForm { what: what.to_owned(), compared, cpu };
+        let largest = match numbers.next()? {
+            ALL => None,
+            text => Some(text.parse().ok().filter(|largest: &f32| largest.is_finite())?),
+        };
+        let form = OptimizedForm { what: what.to_owned(), compared, cpu, largest };
         numbers.next().is_none().then_some(RememberedForm { number, form })
     }
 }
@@ -93,10 +101,13 @@ mod tests {
     #[test]
     fn a_form_is_read_as_it_was_written_and_nothing_else() {
         let what = "8 reads of variables are constants;\noperations are not fused".to_owned();
-        let form = OptimizedForm { what, compared: 48, cpu: 0.57 };
-        let form = RememberedForm { number: 1, form };
-        assert_eq!(RememberedForm::parse(&form.text()), Some(form));
-        for text in ["", "1 48 0.5", "1 48\nx", "-1 48 0.5\nx", "1 48 NaN\nx", "1 48 0.5 6\nx"] {
+        for largest in [None, Some(256.0), Some(1e12)] {
+            let form = OptimizedForm { what: what.clone(), compared: 48, cpu: 0.57, largest };
+            let form = RememberedForm { number: 1, form };
+            assert_eq!(RememberedForm::parse(&form.text()), Some(form));
+        }
+        let others = ["1 48 NaN all\nx", "1 48 0.5\nx", "1 48 0.5 inf\nx", "1 48 0.5 all 6\nx"];
+        for text in others.into_iter().chain(["", "1 48 0.5 all", "1 48\nx", "-1 48 0.5 all\nx"]) {
             assert_eq!(RememberedForm::parse(text), None, "{text:?}");
         }
     }

@@ -11,7 +11,7 @@ use tensorserve_auth::Permission;
 use tensorserve_core::batch::Joining;
 use tensorserve_core::config::{BatchConfig, BatchMode};
 use tensorserve_core::engine::{
-    Engine, LifecycleEvent, ModelHandle, OptimizationState, OptimizedForm, VersionStatus,
+    Engine, LifecycleEvent, ModelHandle, OptimizationState, VersionStatus,
 };
 use tensorserve_mlflow::MlflowModel;
 use tensorserve_mlflow::schema::InputSchema;
@@ -273,14 +273,12 @@ impl OptimizationView {
             OptimizationState::Waiting => plain("waiting", None),
             OptimizationState::Running => plain("running", None),
             OptimizationState::Unchanged(why) => plain("unchanged", Some(why)),
-            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => {
-                OptimizationView {
-                    state: "optimized",
-                    text: Some(what),
-                    compared: Some(compared),
-                    cpu: Some(cpu),
-                }
-            }
+            OptimizationState::Optimized(form) => OptimizationView {
+                state: "optimized",
+                text: Some(form.text()),
+                compared: Some(form.compared),
+                cpu: Some(form.cpu),
+            },
         }
     }
 }

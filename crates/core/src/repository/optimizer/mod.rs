@@ -14,7 +14,8 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use self::proof::{TwoForms, Worth};
 use self::watched::WatchedExecutable;
-use super::form::{FormKind, OptimizationState, OptimizedForm, VersionForms};
+use super::form::{FormKind, OptimizationState, OptimizedForm};
+use super::ordinary::OrdinaryForm;
 use super::remembered::RememberedForm;
 use super::servable::LoadedVersion;
 use super::{Servable, ServingTable, TrialSources, VersionFiles};
@@ -22,7 +23,9 @@ use crate::comparison::Tolerance;
 use crate::config::{EngineChoice, OptimizeMode};
 use crate::metrics::{Metrics, OptimizingVersion};
 use tensorserve_os as os;
-use tensorserve_platform::{Executable, Optimization, OptimizedModel};
+use tensorserve_platform::{
+    Executable, LARGEST_IRREGULAR, LARGEST_KEPT, Optimization, OptimizedModel,
+};
 use tensorserve_tensor::{Signature, Tensor};
 
 mod proof;
@@ -72,8 +75,28 @@ const COMPARED_AGAIN: usize = 2;
 struct FoundForm {
     number: usize,
     made: OptimizedModel,
-    compared: usize,
+    comparison: FormComparison,
     cpu: f64,
+}
+
+/// What the comparison of a form has shown.
+#[derive(Default)]
+struct FormComparison {
+    /// Inputs for which it computes the same.
+    compared: usize,
+    /// The largest magnitude of floats up to which it does, and what it computes for larger ones in place of that.
+    limit: Option<(f32, String)>,
+}
+
+/// What a form must be.
+#[derive(Clone, Copy)]
+struct Demands {
+    /// How equal its results must be.
+    tolerance: Tolerance,
+    /// How much less CPU time it must take.
+    worth: Worth,
+    /// Whether the present form can run beside it, for what it computes otherwise.
+    may_be_limited: bool,
 }
 
 impl Optimizer {
@@ -152,7 +175,8 @@ impl OptimizationJob {
         };
         let (model, number) = (version.model(), version.number());
         match &found {
-            OptimizationState::Optimized(OptimizedForm { what, compared, cpu }) => {
+            OptimizationState::Optimized(form) => {
+                let (what, OptimizedForm { compared, cpu, .. }) = (form.text(), form);
                 self.metrics.form_found(model, kind.label(), "took_over");
                 log::info!(
                     "{model} version {number}: optimized: {what}; {compared} results were the same, with {cpu:.2} of \
@@ -179,12 +203,12 @@ impl OptimizationJob {
         if !version.is_warmed() {
             return unchanged("it was not warmed up (warm_up is false)".to_owned());
         }
-        let (tolerance, worth) = demands(kind, &version.forms);
+        let demands = demands(kind, &version);
         let settings = remembered_as(kind, version.forms.mode());
         drop(version);
         if let Some(settings) = settings
             && let Some(known) = at_low_priority(|| self.remembered(settings))
-            && let Some(state) = self.take_again(kind, known, tolerance, is_stopped)?
+            && let Some(state) = self.take_again(kind, known, demands.tolerance, is_stopped)?
         {
             return Some(state);
         }
@@ -198,7 +222,7 @@ impl OptimizationJob {
                 Err(error) => return unchanged(format!("another form cannot be made: {error}")),
             };
             let (ends_group, is_last) = (made.ends_group, made.is_last);
-            let tried = || self.try_form((number, made), (tolerance, worth), is_stopped);
+            let tried = || self.try_form((number, made), demands, is_stopped);
             match at_low_priority(tried)? {
                 Ok(found) => {
                     if best.as_ref().is_none_or(|best| found.cpu < best.cpu * NOTABLY) {
@@ -210,9 +234,11 @@ impl OptimizationJob {
                 }
             }
             if ends_group && let Some(found) = best.take() {
-                self.take_over(kind, &found.made.executable)?;
-                let FoundForm { number, made, compared, cpu } = found;
-                let form = OptimizedForm { what: made.what, compared, cpu };
+                let FoundForm { number, made, comparison, cpu } = found;
+                let FormComparison { compared, limit } = comparison;
+                let largest = limit.map(|(largest, _)| largest);
+                self.take_over(kind, &made.executable, largest)?;
+                let form = OptimizedForm { what: made.what, compared, cpu, largest };
                 if let Some((settings, version)) = settings.zip(self.version.upgrade()) {
                     let form = RememberedForm { number, form: form.clone() };
                     version.remembered().remember_form(settings, &form);
@@ -248,7 +274,7 @@ impl OptimizationJob {
         if at_low_priority(compared)?.is_err() {
             return Some(None);
         }
-        self.take_over(kind, &made.executable)?;
+        self.take_over(kind, &made.executable, form.largest)?;
         log::debug!("form {number} takes over again, as when the version was loaded before");
         Some(Some(OptimizationState::Optimized(form)))
     }
@@ -257,29 +283,45 @@ impl OptimizationJob {
     fn try_form(
         &self,
         (number, made): (usize, OptimizedModel),
-        (tolerance, worth): (Tolerance, Worth),
+        demands: Demands,
         is_stopped: &AtomicBool,
     ) -> Option<Result<FoundForm, String>> {
         let not_taken = |why| Some(Err(format!("{}, but {why}", made.what)));
-        let compared = match self.compare(&made, tolerance, Thoroughness::Full, is_stopped)? {
-            Ok(compared) => compared,
+        let full = Thoroughness::Full;
+        let comparison = match self.compare(&made, demands.tolerance, full, is_stopped)? {
+            Ok(FormComparison { limit: Some((_, why)), .. }) if !demands.may_be_limited => {
+                return not_taken(why);
+            }
+            Ok(comparison) => comparison,
             Err(why) => return not_taken(why),
         };
-        match worth.of(&self.shares(&made, is_stopped)?) {
-            Ok(cpu) => Some(Ok(FoundForm { number, made, compared, cpu })),
+        match demands.worth.of(&self.shares(&made, is_stopped)?) {
+            Ok(cpu) => Some(Ok(FoundForm { number, made, comparison, cpu })),
             Err(why) => not_taken(why),
         }
     }
 
-    /// Lets a form run from now on. `None` if the version is gone.
-    fn take_over(&self, kind: FormKind, form: &Arc<dyn Executable>) -> Option<()> {
+    /// Lets a form run from now on, for floats up to `largest`. `None` if the version is gone.
+    fn take_over(
+        &self,
+        kind: FormKind,
+        form: &Arc<dyn Executable>,
+        largest: Option<f32>,
+    ) -> Option<()> {
         let version = self.version.upgrade()?;
+        let own = version.executable.current();
+        let form = match largest {
+            None => Arc::clone(form),
+            Some(largest) => {
+                let (form, original) = (Arc::clone(form), Arc::clone(&own));
+                Arc::new(OrdinaryForm { form, original, takes_unknown: true, largest })
+            }
+        };
         let form = match kind {
-            FormKind::Optimized => Arc::clone(form),
+            FormKind::Optimized => form,
             FormKind::OtherEngine => {
-                let own = version.executable.current();
                 let (watched, metrics) = (Arc::downgrade(&version), self.metrics.clone());
-                Arc::new(WatchedExecutable::new(watched, own, Arc::clone(form), metrics))
+                Arc::new(WatchedExecutable::new(watched, own, form, metrics))
             }
         };
         version.executable.switch(form);
@@ -304,21 +346,20 @@ impl OptimizationJob {
         all.filter(move |(number, _)| *number == signature).map(|(_, inputs)| inputs)
     }
 
-    /// Compares the other form with the present one. Returns how many inputs were compared; an error says what was not the
-    /// same. `None` if the version is gone.
+    /// Compares the other form with the present one. An error says what was not the same. `None` if the version is gone.
     fn compare(
         &self,
         made: &OptimizedModel,
         tolerance: Tolerance,
         thoroughness: Thoroughness,
         is_stopped: &AtomicBool,
-    ) -> Option<Result<usize, String>> {
+    ) -> Option<Result<FormComparison, String>> {
         let signatures = self.signatures()?;
         if thoroughness == Thoroughness::Full && self.recorded.get().is_none() {
             let recorded = self.read_recorded(is_stopped)?;
             self.recorded.get_or_init(|| recorded);
         }
-        let mut compared = 0;
+        let mut comparison = FormComparison::default();
         for (index, signature) in called(&signatures, made.only) {
             let mut telling = 0;
             let mut all = samples::compared_inputs(signature, self.recorded_of(index));
@@ -333,18 +374,58 @@ impl OptimizationJob {
                     Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
                     Err(why) => return Some(Err(why)),
                 }
-                compared += 1;
+                comparison.compared += 1;
                 rest(began);
             }
+            if thoroughness == Thoroughness::Again {
+                continue;
+            }
             // Without inputs, one run shows all.
-            if thoroughness == Thoroughness::Full
-                && !signature.inputs.is_empty()
+            if !signature.inputs.is_empty()
                 && let Err(why) = proof::tells_enough(signature, telling)
             {
                 return Some(Err(why));
             }
+            let called = (index, signature);
+            if let Err(why) =
+                self.compare_large(made, called, tolerance, &mut comparison, is_stopped)?
+            {
+                return Some(Err(why));
+            }
         }
-        Some(Ok(compared))
+        Some(Ok(comparison))
+    }
+
+    /// Compares them on larger and larger floats, up to which a form may run if it need not compute the same to the bit.
+    fn compare_large(
+        &self,
+        made: &OptimizedModel,
+        (index, signature): (usize, &Signature),
+        tolerance: Tolerance,
+        comparison: &mut FormComparison,
+        is_stopped: &AtomicBool,
+    ) -> Option<Result<(), String>> {
+        let mut largest = LARGEST_IRREGULAR;
+        for magnitude in samples::MAGNITUDES {
+            for inputs in samples::large(signature, magnitude) {
+                let began = Instant::now();
+                let forms = self.forms(made, is_stopped)?;
+                match forms.compare((index, signature), &inputs, tolerance) {
+                    Ok(_) => comparison.compared += 1,
+                    Err(why) if tolerance == Tolerance::None => return Some(Err(why)),
+                    Err(why) => {
+                        log::debug!("{}, up to floats of {largest}: {why}", made.what);
+                        if comparison.limit.as_ref().is_none_or(|(least, _)| largest < *least) {
+                            comparison.limit = Some((largest, why));
+                        }
+                        return Some(Ok(()));
+                    }
+                }
+                rest(began);
+            }
+            largest = magnitude;
+        }
+        Some(Ok(()))
     }
 
     /// The CPU time of the other form as shares of that of the present one. `None` if the version is gone.
@@ -422,17 +503,24 @@ fn remembered_as(kind: FormKind, mode: OptimizeMode) -> Option<&'static str> {
     }
 }
 
-/// How equal a form must be, and how much less CPU time it must take.
-fn demands(kind: FormKind, forms: &VersionForms) -> (Tolerance, Worth) {
-    match (kind, forms.mode(), forms.engine()) {
-        (FormKind::Optimized, OptimizeMode::Fast, _) => (Tolerance::Versions, Worth::OPTIMIZED),
-        (FormKind::Optimized, OptimizeMode::Exact | OptimizeMode::Off, _) => {
-            (Tolerance::None, Worth::OPTIMIZED)
-        }
-        (FormKind::OtherEngine, _, EngineChoice::OpenVino) => (Tolerance::Versions, Worth::ANY),
-        (FormKind::OtherEngine, _, EngineChoice::Auto | EngineChoice::TensorFlow) => {
-            (Tolerance::Versions, Worth::OTHER_ENGINE)
-        }
+fn demands(kind: FormKind, version: &LoadedVersion) -> Demands {
+    match kind {
+        FormKind::Optimized => Demands {
+            tolerance: match version.forms.mode() {
+                OptimizeMode::Fast => Tolerance::Versions,
+                OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
+            },
+            worth: Worth::OPTIMIZED,
+            may_be_limited: version.bytes() <= LARGEST_KEPT,
+        },
+        FormKind::OtherEngine => Demands {
+            tolerance: Tolerance::Versions,
+            worth: match version.forms.engine() {
+                EngineChoice::OpenVino => Worth::ANY,
+                EngineChoice::Auto | EngineChoice::TensorFlow => Worth::OTHER_ENGINE,
+            },
+            may_be_limited: true,
+        },
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use crate::batch::joined;
 use crate::repository::{ModelHandle, Servable, TrialRequest};
 use tensorserve_platform::{
-    Executable, RunOptions, irregular_inputs, sized_inputs, synthetic_inputs, synthetic_samples,
+    Executable, RunOptions, irregular_inputs, large_inputs, sized_inputs, synthetic_inputs,
+    synthetic_samples,
 };
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::{Signature, Tensor};
+use tensorserve_tensor::{DType, LARGEST_ORDINARY_FLOAT, Signature, Tensor};
 
 /// Inputs of a signature, and what they are.
 pub(super) struct ComparedInputs {
@@ -24,6 +25,15 @@ pub(super) struct ComparedInputs {
 /// Numbers of rows with irregular values, each compared as often as `IRREGULAR` says.
 const ROWS: [usize; 5] = [1, 2, 3, 8, 32];
 const IRREGULAR: usize = 4;
+
+/// Magnitudes of floats up to which forms are compared, beyond those of irregular values: of logits, of colours, of 12 and 16 bits, of
+/// identifiers and times, and of whatever is ordinary. The larger the numbers, the more of them cancel out, or decide between
+/// alternatives, in what rounding has left of them.
+pub(super) const MAGNITUDES: [f32; 7] =
+    [16.0, 256.0, 4096.0, 65_536.0, 16_777_216.0, 4_294_967_296.0, LARGEST_ORDINARY_FLOAT];
+
+/// Numbers of rows of these inputs.
+const LARGE_ROWS: [usize; 2] = [2, 3];
 
 /// The longest run of a recorded request.
 const LONGEST_RECORDED: Duration = Duration::from_secs(60);
@@ -68,6 +78,20 @@ pub(super) fn compared_inputs<'r>(
         add(format!("recorded request {number}"), inputs.clone(), 0, true);
     }
     all
+}
+
+/// Inputs for `signature` with floats up to `largest`; none if it takes no floats.
+pub(super) fn large(signature: &Signature, largest: f32) -> Vec<ComparedInputs> {
+    if !signature.inputs.iter().any(|spec| spec.dtype() == Some(DType::Float)) {
+        return Vec::new();
+    }
+    let rows = if signature.is_batchable() { LARGE_ROWS } else { [1; 2] };
+    let inputs = |(seed, rows)| {
+        let inputs = large_inputs(signature, rows, seed, largest)?;
+        let name = format!("floats up to {largest} in {rows} rows");
+        Some(ComparedInputs { name, inputs, threads: seed, tells: true })
+    };
+    rows.into_iter().enumerate().filter_map(inputs).collect()
 }
 
 /// The most recorded requests that are timed.
