@@ -10,7 +10,7 @@ and no rows at all. Requests and answers are raw tensors, and answers are compar
 answers differ from run to run is told apart by asking twice. The exit status is 1 if a mode other than `fast` changes
 an answer, `fast` changes one by more than a thousandth of the largest magnitude, or a request is lost; engines are held
 to what `fast` is. TENSORSERVE names the binary. A signature gets 1,000 requests or, where these take longer than
-SECONDS (60), requests of 1,000 rows together.
+SECONDS (60), requests of 1,000 rows together. SIGNATURE names the only signature that gets any.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import time
 REQUESTS = 1000
 ROWS = 1000
 SECONDS = int(os.environ.get("SECONDS", "60"))
+SIGNATURE = os.environ.get("SIGNATURE")
 ELEMENTS = 1 << 20
 # The share of the largest magnitude by which `fast` may differ, as its documentation says. Numbers below the smallest
 # normal one are 0 in some operations and not in others.
@@ -302,7 +303,7 @@ def examine(model: pathlib.Path, mode: str) -> tuple[dict, Compared]:
         metadata = json.loads(plain.ask("GET", "/v1/models/m/metadata")[1])
         signatures = metadata["metadata"]["signature_def"]["signature_def"]
         for name, signature in sorted(signatures.items()):
-            if name != "__saved_model_init_op":
+            if name == SIGNATURE or (SIGNATURE is None and name != "__saved_model_init_op"):
                 compare(plain, other, name, signature.get("inputs") or {}, found)
     if other.process.poll() is not None or plain.process.poll() is not None:
         found.lost += 1
