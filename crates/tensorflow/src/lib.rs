@@ -42,6 +42,7 @@ use tensorserve_tensor::error::{Error, Result};
 pub use self::config::{GpuConfig, TensorFlowConfig};
 
 mod config;
+mod copy_threads;
 mod custom_ops;
 mod executable;
 mod external_ops;
@@ -49,7 +50,9 @@ mod ffi;
 mod freezing;
 mod frozen;
 mod gpu;
+mod loaded_graph;
 mod model_files;
+mod one_thread;
 mod registry;
 mod remote;
 mod rows;
@@ -416,32 +419,34 @@ impl ModelLoader for TensorFlow {
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
         }
-        let origin = match &files {
-            GraphFiles::SavedModel(folder)
-                if has_variables && self.config.session_target.is_empty() =>
-            {
-                Some(SavedModelOrigin {
-                    api: Arc::clone(&runtime.api),
-                    folder: folder.to_path_buf(),
-                    tags: options.tags.clone(),
-                    settings: self.settings(options, signatures.iter().all(|it| it.is_bounded)),
-                    signatures: signatures.clone(),
-                    bytes: files.bytes(),
-                })
-            }
-            // Graphs without variables, those that only the runtime reads, and those on another machine.
-            GraphFiles::SavedModel(_) | GraphFiles::Text(_) | GraphFiles::Frozen(_) => None,
-        };
         // On another machine, nothing is known of the devices.
         let on_gpu =
             matches!(runtime.gpus(), Gpus::Available(_)) && self.config.session_target.is_empty();
+        let executable = SavedModelExecutable::new((session, alike.clone()), &signatures, on_gpu);
+        let is_local = self.config.session_target.is_empty();
+        let executable = match &files {
+            GraphFiles::SavedModel(folder) if is_local => {
+                let is_bounded = signatures.iter().all(|it| it.is_bounded);
+                let may_split = self.config.intra_op_threads == 0 && options.threads > 1 && !on_gpu;
+                let single = LoadOptions { threads: 1, ..options.clone() };
+                let origin = SavedModelOrigin {
+                    api: Arc::clone(&runtime.api),
+                    folder: folder.to_path_buf(),
+                    tags: options.tags.clone(),
+                    settings: self.settings(options, is_bounded),
+                    one_thread: may_split.then(|| self.settings(&single, is_bounded)),
+                    signatures: signatures.clone(),
+                    alike,
+                    has_variables,
+                    bytes: files.bytes(),
+                };
+                executable.with_copies(origin)
+            }
+            // Those that only the runtime reads, frozen graphs, and those on another machine.
+            GraphFiles::SavedModel(_) | GraphFiles::Text(_) | GraphFiles::Frozen(_) => executable,
+        };
         Ok(Loaded {
-            executable: Arc::new(SavedModelExecutable::new(
-                (session, alike),
-                &signatures,
-                origin,
-                on_gpu,
-            )),
+            executable: Arc::new(executable),
             signatures,
             bytes: files.bytes(),
             marshalled_hooks,

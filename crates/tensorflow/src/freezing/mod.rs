@@ -46,12 +46,19 @@ const META_GRAPHS: u32 = 2;
 const GRAPH_DEF: u32 = 2;
 
 /// What a SavedModel was loaded from, and how: all that a copy is made of but the values of its variables.
+#[derive(Clone)]
 pub(super) struct SavedModelOrigin {
     pub(super) api: Arc<TensorFlowApi>,
     pub(super) folder: PathBuf,
     pub(super) tags: Vec<String>,
     pub(super) settings: SessionSettings,
+    /// The settings of a session with one thread within an operation; `None` if this one has no more, or must not have a copy.
+    pub(super) one_thread: Option<SessionSettings>,
     pub(super) signatures: Vec<Signature>,
+    /// For each signature the number of one that computes the same.
+    pub(super) alike: Vec<usize>,
+    /// Whether its graph has variables.
+    pub(super) has_variables: bool,
     /// Of all files.
     pub(super) bytes: u64,
 }
@@ -69,6 +76,11 @@ pub(super) struct FrozenModel {
 }
 
 impl SavedModelOrigin {
+    /// The signatures that requests call: what initializes the model has run.
+    pub(super) fn called(&self) -> impl Iterator<Item = &Signature> {
+        self.signatures.iter().filter(|it| it.name != INITIALIZATION)
+    }
+
     /// Makes the copy with this number, with the values of the variables in `session`, and loads it. `Err` inside says why there is none.
     ///
     /// # Errors
@@ -78,9 +90,7 @@ impl SavedModelOrigin {
         session: &TensorFlowSession,
         number: usize,
     ) -> Result<Result<FrozenModel, String>> {
-        // What initializes the model has run.
-        let mut called = self.signatures.iter().filter(|it| it.name != INITIALIZATION);
-        if let Some(signature) = called.find(|it| !it.read_only || !it.repeatable) {
+        if let Some(signature) = self.called().find(|it| !it.read_only || !it.repeatable) {
             let why =
                 if signature.read_only { "draws random numbers" } else { "changes the model" };
             return Ok(Err(format!("signature {:?} {why}", signature.name)));
@@ -95,8 +105,7 @@ impl SavedModelOrigin {
             return Ok(Err("it has no graph".to_owned()));
         };
         let indexed = Graph::new(graph);
-        let called = || self.signatures.iter().filter(|it| it.name != INITIALIZATION);
-        let outputs = || called().flat_map(|it| &it.outputs);
+        let outputs = || self.called().flat_map(|it| &it.outputs);
         let names = || outputs().map(|spec| spec.tensor_name.as_str());
         if indexed.is_recursive(names()) {
             return Ok(Err("a function of its graph calls itself".to_owned()));
@@ -106,7 +115,7 @@ impl SavedModelOrigin {
         let reachable: HashSet<&str> = of_graph.map(|placed| placed.node.name.as_str()).collect();
         let (handles, values) = values(session, graph, &reachable)?;
         let ops = reached.iter().map(|placed| placed.node.op.as_str());
-        let may_stay = self.bytes <= LARGEST_KEPT && called().any(forms::has_numbers);
+        let may_stay = self.bytes <= LARGEST_KEPT && self.called().any(forms::has_numbers);
         let plans = forms::plans(ops, &values, may_stay);
         let none = || Ok(Err("its requests read no variables that could be constants".to_owned()));
         let Some(plan) = plans.get(number) else {

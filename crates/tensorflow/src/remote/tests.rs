@@ -50,6 +50,11 @@ fn server_at(address: &str) -> Vec<u8> {
 }
 
 pub(crate) fn tensorflow(session_target: String) -> TensorFlow {
+    tensorflow_with(session_target, 1)
+}
+
+/// With this setting of `intra_op_threads`.
+pub(crate) fn tensorflow_with(session_target: String, intra_op_threads: i32) -> TensorFlow {
     let downloaded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../lib");
     let named = std::env::var_os("TENSORSERVE_LIB_DIR").map(PathBuf::from);
     TensorFlow::new(TensorFlowConfig {
@@ -58,7 +63,7 @@ pub(crate) fn tensorflow(session_target: String) -> TensorFlow {
         custom_ops: Vec::new(),
         log_level: Some(2),
         is_alone_on_stderr: false,
-        intra_op_threads: 1,
+        intra_op_threads,
         inter_op_threads: 1,
         session_target,
         gpu: GpuConfig {

@@ -84,7 +84,9 @@ impl TwoForms<'_> {
         tolerance: Tolerance,
     ) -> Result<bool, String> {
         let timeout = (!signature.is_bounded).then_some(LONGEST_RUN);
-        let options = RunOptions { threads: compared.threads, timeout };
+        // A version with several threads may have a copy for runs on one, which is not what is compared.
+        let threads = if compared.threads == 1 { self.threads } else { compared.threads };
+        let options = RunOptions { threads, timeout };
         let present = self.present.run(index, &compared.inputs, options);
         let before = self.other.other_cpu_time();
         let other = self.other.run(index, &compared.inputs, options);
