@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use self::proof::{TwoForms, Worth};
+use self::samples::ComparedInputs;
 use self::watched::WatchedExecutable;
 use super::form::{FormKind, OptimizationState, OptimizedForm};
 use super::ordinary::OrdinaryForm;
@@ -368,14 +369,12 @@ impl OptimizationJob {
                 all.truncate(COMPARED_AGAIN);
             }
             for inputs in all {
-                let began = Instant::now();
-                let forms = self.forms(made, is_stopped)?;
-                match forms.compare((index, signature), &inputs, tolerance) {
+                let run = (&inputs, tolerance);
+                match self.compare_run(made, (index, signature), run, is_stopped)? {
                     Ok(has_outputs) => telling += usize::from(has_outputs && inputs.tells),
                     Err(why) => return Some(Err(why)),
                 }
                 comparison.compared += 1;
-                rest(began);
             }
             if thoroughness == Thoroughness::Again {
                 continue;
@@ -396,21 +395,35 @@ impl OptimizationJob {
         Some(Ok(comparison))
     }
 
+    /// Compares them on these inputs, and rests. As [`TwoForms::compare`]; `None` if the version is gone.
+    fn compare_run(
+        &self,
+        made: &OptimizedModel,
+        called: (usize, &Signature),
+        (inputs, tolerance): (&ComparedInputs, Tolerance),
+        is_stopped: &AtomicBool,
+    ) -> Option<Result<bool, String>> {
+        let began = Instant::now();
+        let forms = self.forms(made, is_stopped)?;
+        let found = forms.compare(called, inputs, tolerance);
+        drop(forms);
+        rest(began);
+        Some(found)
+    }
+
     /// Compares them on larger and larger floats, up to which a form may run if it need not compute the same to the bit.
     fn compare_large(
         &self,
         made: &OptimizedModel,
-        (index, signature): (usize, &Signature),
+        called: (usize, &Signature),
         tolerance: Tolerance,
         comparison: &mut FormComparison,
         is_stopped: &AtomicBool,
     ) -> Option<Result<(), String>> {
         let mut largest = LARGEST_IRREGULAR;
         for magnitude in samples::MAGNITUDES {
-            for inputs in samples::large(signature, magnitude) {
-                let began = Instant::now();
-                let forms = self.forms(made, is_stopped)?;
-                match forms.compare((index, signature), &inputs, tolerance) {
+            for inputs in samples::large(called.1, magnitude) {
+                match self.compare_run(made, called, (&inputs, tolerance), is_stopped)? {
                     Ok(_) => comparison.compared += 1,
                     Err(why) if tolerance == Tolerance::None => return Some(Err(why)),
                     Err(why) => {
@@ -421,7 +434,6 @@ impl OptimizationJob {
                         return Some(Ok(()));
                     }
                 }
-                rest(began);
             }
             largest = magnitude;
         }
