@@ -103,12 +103,17 @@ impl OneThreadCopy {
         let Some(found) = self.uses.get(number).filter(|_| options.threads == 1) else {
             return several.run(signature, inputs, options);
         };
+        let began = Instant::now();
         if found.is_used.load(Relaxed)
             && let Some(copy) = self.threads.get()
         {
-            return copy.run(signature, inputs, options);
+            return copy.run(signature, inputs, options).unwrap_or_else(|| {
+                found.is_used.store(false, Relaxed);
+                let place = self.origin.folder.display();
+                log::error!("{place}: a thread of the copy for runs beside others has ended: it is not used any more");
+                several.run(signature, inputs, options.left_since(began))
+            });
         }
-        let began = Instant::now();
         let outputs = several.run(signature, inputs, options)?;
         if active > 1
             && began.elapsed() >= self.long
@@ -172,7 +177,8 @@ impl OneThreadCopy {
         };
         let options = RunOptions { threads: 1, timeout: None };
         let is_same = |outputs: &[Tensor], inputs: &[Tensor]| {
-            let of_copy = copy.run(number, inputs, options)?;
+            let ended = || Err(Error::internal("a thread that ran it has ended"));
+            let of_copy = copy.run(number, inputs, options).unwrap_or_else(ended)?;
             Ok::<_, Error>(same_outputs(outputs, &of_copy, Tolerance::Batches))
         };
         if !is_same(outputs, inputs)? {
@@ -292,6 +298,19 @@ mod tests {
         let found = copy.try_signature(&several, number, &(inputs, outputs)).expect("compared");
         assert_eq!(found, None);
         assert!(!copy.uses[number].is_used.load(Relaxed));
+    }
+
+    #[test]
+    fn the_model_runs_where_a_thread_of_the_copy_has_ended() {
+        let (several, origin, number) = model();
+        let inputs = irregular_inputs(&origin.signatures[number], 2, 0).expect("inputs");
+        let copy = Arc::new(copy_of(&origin, None));
+        let outputs = several.run(number, &inputs, BESIDE).expect("runs");
+        assert!(copy.threads.set(CopyThreads::ended()).is_ok());
+        copy.uses.iter().for_each(|it| it.is_used.store(true, Relaxed));
+        let found = copy.run(&several, number, &inputs, BESIDE).expect("the model runs");
+        assert!(same_outputs(&found, &outputs, Tolerance::Batches));
+        assert!(!copy.uses[several.runs_as(number)].is_used.load(Relaxed));
     }
 
     #[test]
