@@ -74,7 +74,7 @@ fn an_engine_that_computes_something_else_does_not_take_over() {
 
 #[test]
 fn an_engine_runs_up_to_the_numbers_for_which_it_computes_the_same() {
-    let answer = Answer::DoublesBeyond(1000.0);
+    let answer = Answer::ScalesBeyond(1000.0, 2.0);
     let place = place(OtherForm { answer, ..OTHER }, "openvino");
     let found = decided(&place.server);
     assert_eq!(found["state"], "optimized", "{found}");

@@ -77,7 +77,7 @@ fn a_form_that_computes_something_else_does_not() {
         (Answer::SpreadsNan, "for 10 samples together"),
         (Answer::DoublesLastOf(32), "for irregular values in 32 rows"),
         (Answer::OneRowTooMany, "another output \"y\""),
-        (Answer::DoublesBeyond(1000.0), "for floats up to 4096 in 2 rows"),
+        (Answer::ScalesBeyond(1000.0, 2.0), "for floats up to 4096 in 2 rows"),
     ];
     for (answer, why) in different {
         let place = place(&with(OtherForm { answer, ..QUICKER }));
@@ -93,7 +93,7 @@ fn a_form_that_computes_something_else_does_not() {
 
 #[test]
 fn a_form_that_may_round_runs_up_to_the_numbers_for_which_it_computes_the_same() {
-    let model = with(OtherForm { answer: Answer::DoublesBeyond(1000.0), ..QUICKER });
+    let model = with(OtherForm { answer: Answer::ScalesBeyond(1000.0, 2.0), ..QUICKER });
     let place = Place::of(&model, |settings| settings.each.optimize = Some("fast".to_owned()));
     let found = decided(&place.server, "m");
     let text = found["text"].as_str().unwrap_or_default();
@@ -106,14 +106,22 @@ fn a_form_that_may_round_runs_up_to_the_numbers_for_which_it_computes_the_same()
 }
 
 #[test]
-fn a_large_model_is_not_kept_in_two_forms() {
-    let form = OtherForm { answer: Answer::DoublesBeyond(1000.0), ..QUICKER };
-    let model = Model { bytes: 65 << 20, ..with(form) };
-    let place = Place::of(&model, |settings| settings.each.optimize = Some("fast".to_owned()));
-    let found = decided(&place.server, "m");
-    assert_eq!(found["state"], "unchanged", "{found}");
-    assert!(found["text"].to_string().contains("for floats up to 4096 in 2 rows"), "{found}");
-    assert_eq!(place.predict("m", "[[1500.0]]").json()["predictions"][0][0], 1500.0);
+fn only_what_can_stay_beside_its_form_may_round() {
+    let form = OtherForm { answer: Answer::ScalesBeyond(0.0, 1.0 + 1e-5), ..QUICKER };
+    for (bytes, mode, state) in [
+        (1 << 20, "fast", "optimized"),
+        (1 << 20, "exact", "unchanged"),
+        (64 << 20, "fast", "optimized"),
+        ((64 << 20) + 1, "fast", "unchanged"),
+    ] {
+        let model = Model { bytes, ..with(form) };
+        let place = Place::of(&model, |settings| settings.each.optimize = Some(mode.to_owned()));
+        let found = decided(&place.server, "m");
+        assert_eq!(found["state"], state, "{bytes} {mode}: {found}");
+        let is_other = found["text"].to_string().contains("another output");
+        assert_eq!(is_other, state == "unchanged", "{bytes} {mode}: {found}");
+        assert_eq!(place.predict("m", "[[2e12]]").json()["predictions"][0][0], 2e12, "{mode}");
+    }
 }
 
 #[test]

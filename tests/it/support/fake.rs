@@ -105,8 +105,8 @@ pub enum Answer {
     SpreadsNan,
     /// The input, and this number everywhere if the batch has it.
     Spreads(f32),
-    /// The input, but twice what is larger than this, as long as it is ordinary.
-    DoublesBeyond(f32),
+    /// The input, but what is larger than the first number times the second, as long as it is ordinary.
+    ScalesBeyond(f32, f32),
     /// The input, but twice the last row of batches of this many rows or more.
     DoublesLastOf(usize),
     /// The input with its last row repeated.
@@ -557,9 +557,9 @@ impl FakeExecutable {
             }
             Answer::SpreadsNan => Self::spread(input, values, f32::is_nan),
             Answer::Spreads(marker) => Self::spread(input, values, |value| value == marker),
-            Answer::DoublesBeyond(least) => {
-                let doubled = |size| size > least && size <= LARGEST_ORDINARY_FLOAT;
-                let factor = |value: f32| if doubled(value.abs()) { 2.0 } else { 1.0 };
+            Answer::ScalesBeyond(least, scale) => {
+                let is_scaled = |size| size > least && size <= LARGEST_ORDINARY_FLOAT;
+                let factor = |value: f32| if is_scaled(value.abs()) { scale } else { 1.0 };
                 tensor(&dims_of(input), values.iter().map(|&value| value * factor(value)))
             }
             Answer::DoublesLastOf(least) => {

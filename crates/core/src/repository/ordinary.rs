@@ -9,16 +9,21 @@ use tensorserve_platform::{
     Executable, LARGEST_KEPT, Optimization, OptimizedModel, Profiled, RunOptions,
 };
 use tensorserve_tensor::error::Result;
+use tensorserve_tensor::same::floats;
 use tensorserve_tensor::{DType, LARGEST_ORDINARY_FLOAT, Tensor};
 
 impl LoadedVersion {
+    /// Whether a form of it may round otherwise: it must stay loaded beside that, for numbers that rounding makes infinite or NaN.
+    pub(super) fn may_round(&self) -> bool {
+        self.forms.mode() == OptimizeMode::Fast && self.bytes() <= LARGEST_KEPT
+    }
+
     /// The form, with the version as it was loaded beside it if it needs that, or if it may round otherwise.
     pub(super) fn for_ordinary(&self, found: Optimization) -> Optimization {
         let Optimization::Made(made) = found else {
             return found;
         };
-        let may_round = self.forms.mode() == OptimizeMode::Fast && self.bytes() <= LARGEST_KEPT;
-        if !made.needs_original && !may_round {
+        if !made.needs_original && !self.may_round() {
             return Optimization::Made(made);
         }
         let takes_unknown = !made.needs_original;
@@ -34,7 +39,7 @@ impl LoadedVersion {
 pub(super) struct OrdinaryForm {
     pub(super) form: Arc<dyn Executable>,
     pub(super) original: Arc<dyn Executable>,
-    /// Whether the form runs also for inputs of which it cannot be told, such as strings.
+    /// Whether the form runs also for floats of other sizes than 32 bits, and for inputs that have no magnitude, such as strings.
     pub(super) takes_unknown: bool,
     /// The largest magnitude of floats for which the form runs.
     pub(super) largest: f32,
@@ -45,6 +50,11 @@ impl OrdinaryForm {
         let is_within = |tensor: &Tensor| {
             if tensor.dtype() == DType::Float {
                 return tensor.has_floats_within(largest);
+            }
+            if self.takes_unknown
+                && let Some(all) = floats(tensor)
+            {
+                return all.iter().all(|value| value.abs() <= f64::from(largest));
             }
             tensor.dtype().is_integer_or_bool() || self.takes_unknown
         };
@@ -86,7 +96,7 @@ impl Executable for OrdinaryForm {
 mod tests {
     use super::*;
     use tensorserve_tensor::error::Error;
-    use tensorserve_tensor::{Shape, StringsBuilder, aligned_vec};
+    use tensorserve_tensor::{Element, Shape, StringsBuilder, aligned_vec};
 
     /// Gives this number, or an error.
     struct Gives(Option<f32>);
@@ -94,13 +104,13 @@ mod tests {
     impl Executable for Gives {
         fn run(&self, _: usize, _: &[Tensor], _: RunOptions) -> Result<Vec<Tensor>> {
             let value = self.0.ok_or_else(|| Error::internal("it has failed"))?;
-            Ok(vec![floats(&[value])])
+            Ok(vec![of_values::<f32>(&[value])])
         }
     }
 
-    fn floats(values: &[f32]) -> Tensor {
+    fn of_values<T: Element>(values: &[T]) -> Tensor {
         let shape = Shape::new(&[i64::try_from(values.len()).expect("few")]).expect("a shape");
-        let mut buffer = aligned_vec::<f32>(values.len());
+        let mut buffer = aligned_vec::<T>(values.len());
         values.iter().for_each(|value| buffer.push(*value));
         Tensor::from_vec(shape, buffer).expect("a tensor")
     }
@@ -122,15 +132,26 @@ mod tests {
             outputs[0].values::<f32>().expect("floats")[0]
         };
         for takes_unknown in [false, true] {
-            assert_eq!(answer(Some(1.0), takes_unknown, floats(&[0.5, -1e12])), 1.0);
-            assert_eq!(answer(Some(1.0), takes_unknown, floats(&[])), 1.0);
+            assert_eq!(answer(Some(1.0), takes_unknown, of_values::<f32>(&[0.5, -1e12])), 1.0);
+            assert_eq!(answer(Some(1.0), takes_unknown, of_values::<f32>(&[])), 1.0);
             for other in [f32::NAN, f32::INFINITY, f32::MIN, 1.1e12] {
-                let input = floats(&[0.5, other]);
+                let input = of_values::<f32>(&[0.5, other]);
                 assert_eq!(answer(Some(1.0), takes_unknown, input), ORIGINAL, "{other}");
             }
             for output in [Some(f32::NAN), Some(f32::NEG_INFINITY), None] {
-                assert_eq!(answer(output, takes_unknown, floats(&[0.5])), ORIGINAL, "{output:?}");
+                assert_eq!(
+                    answer(output, takes_unknown, of_values::<f32>(&[0.5])),
+                    ORIGINAL,
+                    "{output:?}"
+                );
             }
+        }
+        for (value, expected) in
+            [(9e11, 1.0), (f64::NAN, ORIGINAL), (1.1e12, ORIGINAL), (f64::MIN, ORIGINAL)]
+        {
+            let input = of_values::<f64>(&[0.5, value]);
+            assert_eq!(answer(Some(1.0), true, input.clone()), expected, "{value}");
+            assert_eq!(answer(Some(1.0), false, input), ORIGINAL, "{value}");
         }
         assert_eq!(answer(Some(1.0), true, word()), 1.0);
         assert_eq!(answer(Some(1.0), false, word()), ORIGINAL);

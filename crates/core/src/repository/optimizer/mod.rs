@@ -24,9 +24,7 @@ use crate::comparison::Tolerance;
 use crate::config::{EngineChoice, OptimizeMode};
 use crate::metrics::{Metrics, OptimizingVersion};
 use tensorserve_os as os;
-use tensorserve_platform::{
-    Executable, LARGEST_IRREGULAR, LARGEST_KEPT, Optimization, OptimizedModel,
-};
+use tensorserve_platform::{Executable, LARGEST_IRREGULAR, Optimization, OptimizedModel};
 use tensorserve_tensor::{Signature, Tensor};
 
 mod proof;
@@ -85,8 +83,8 @@ struct FoundForm {
 struct FormComparison {
     /// Inputs for which it computes the same.
     compared: usize,
-    /// The largest magnitude of floats up to which it does, and what it computes for larger ones in place of that.
-    limit: Option<(f32, String)>,
+    /// The largest magnitude of floats up to which it does, if it rounds otherwise for larger ones.
+    limit: Option<f32>,
 }
 
 /// What a form must be.
@@ -96,8 +94,6 @@ struct Demands {
     tolerance: Tolerance,
     /// How much less CPU time it must take.
     worth: Worth,
-    /// Whether the present form can run beside it, for what it computes otherwise.
-    may_be_limited: bool,
 }
 
 impl Optimizer {
@@ -236,8 +232,7 @@ impl OptimizationJob {
             }
             if ends_group && let Some(found) = best.take() {
                 let FoundForm { number, made, comparison, cpu } = found;
-                let FormComparison { compared, limit } = comparison;
-                let largest = limit.map(|(largest, _)| largest);
+                let FormComparison { compared, limit: largest } = comparison;
                 self.take_over(kind, &made.executable, largest)?;
                 let form = OptimizedForm { what: made.what, compared, cpu, largest };
                 if let Some((settings, version)) = settings.zip(self.version.upgrade()) {
@@ -290,9 +285,6 @@ impl OptimizationJob {
         let not_taken = |why| Some(Err(format!("{}, but {why}", made.what)));
         let full = Thoroughness::Full;
         let comparison = match self.compare(&made, demands.tolerance, full, is_stopped)? {
-            Ok(FormComparison { limit: Some((_, why)), .. }) if !demands.may_be_limited => {
-                return not_taken(why);
-            }
             Ok(comparison) => comparison,
             Err(why) => return not_taken(why),
         };
@@ -428,9 +420,8 @@ impl OptimizationJob {
                     Err(why) if tolerance == Tolerance::None => return Some(Err(why)),
                     Err(why) => {
                         log::debug!("{}, up to floats of {largest}: {why}", made.what);
-                        if comparison.limit.as_ref().is_none_or(|(least, _)| largest < *least) {
-                            comparison.limit = Some((largest, why));
-                        }
+                        let least = comparison.limit.unwrap_or(f32::INFINITY);
+                        comparison.limit = Some(largest.min(least));
                         return Some(Ok(()));
                     }
                 }
@@ -518,12 +509,8 @@ fn remembered_as(kind: FormKind, mode: OptimizeMode) -> Option<&'static str> {
 fn demands(kind: FormKind, version: &LoadedVersion) -> Demands {
     match kind {
         FormKind::Optimized => Demands {
-            tolerance: match version.forms.mode() {
-                OptimizeMode::Fast => Tolerance::Versions,
-                OptimizeMode::Exact | OptimizeMode::Off => Tolerance::None,
-            },
+            tolerance: if version.may_round() { Tolerance::Versions } else { Tolerance::None },
             worth: Worth::OPTIMIZED,
-            may_be_limited: version.bytes() <= LARGEST_KEPT,
         },
         FormKind::OtherEngine => Demands {
             tolerance: Tolerance::Versions,
@@ -531,7 +518,6 @@ fn demands(kind: FormKind, version: &LoadedVersion) -> Demands {
                 EngineChoice::OpenVino => Worth::ANY,
                 EngineChoice::Auto | EngineChoice::TensorFlow => Worth::OTHER_ENGINE,
             },
-            may_be_limited: true,
         },
     }
 }
