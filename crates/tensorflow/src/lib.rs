@@ -419,11 +419,10 @@ impl ModelLoader for TensorFlow {
         if !is_known && let Ok(count) = session.gpus() {
             runtime.found_gpus(count);
         }
-        // On another machine, nothing is known of the devices.
-        let on_gpu =
-            matches!(runtime.gpus(), Gpus::Available(_)) && self.config.session_target.is_empty();
-        let executable = SavedModelExecutable::new((session, alike.clone()), &signatures, on_gpu);
         let is_local = self.config.session_target.is_empty();
+        // On another machine, nothing is known of the devices.
+        let on_gpu = is_local && matches!(runtime.gpus(), Gpus::Available(_));
+        let executable = SavedModelExecutable::new((session, alike.clone()), &signatures, on_gpu);
         let executable = match &files {
             GraphFiles::SavedModel(folder) if is_local => {
                 let is_bounded = signatures.iter().all(|it| it.is_bounded);
