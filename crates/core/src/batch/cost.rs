@@ -1,82 +1,144 @@
 //! The run time of a signature by number of rows, learnt from its runs.
 //!
-//! A measured time can be many times the usual one: other processes use the machine, and the first
-//! run of a size builds the runtime's plan. The model follows the median, which is robust to both.
+//! A measured time can be many times the usual one: other processes interrupt the run, the more likely the longer it
+//! takes, and the first run of a number of rows builds the runtime's plan for it. So that first run does not count. Of the
+//! latest runs of a size, the median is what the next one is expected to take. Sizes are compared by the second fastest:
+//! nothing makes a run faster than it is, and under full load more than half of the runs of a large batch are interrupted, so
+//! that their median would say that it does not pay. A size that looked slow is found to be fast by its next two runs; one
+//! that becomes slow, once all the latest runs are.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Sizes 1, 2-3, 4-7, … up to 32,768 rows and more.
 const BUCKETS: usize = 16;
 
-/// A size counts as known after this many runs, …
-const KNOWN_AFTER: u32 = 3;
-/// … and up to this many runs the fastest counts: the others built plans and filled caches.
-const FIRST_RUNS: u32 = 8;
+/// A size counts as known after this many runs.
+const KNOWN_AFTER: usize = 3;
+
+/// The latest runs of a size, which tell how long it takes.
+const LATEST: usize = 16;
 
 /// What a row must cost in a batch of twice the size, as a share, so that this pays.
 const GAIN: f64 = 29.0 / 30.0;
 
-/// Of this many decisions, …
+/// Of this many requests, …
 const PERIOD: u32 = 4096;
-/// … this many are made as if batch sizes that brought no gain had not been tried: load and run
+/// … this many are joined as if batch sizes that brought no gain had not been tried: load and run
 /// times change, and a measurement may have been noise.
 const TRIES: u32 = 32;
 
+/// One in so many batches may have twice the rows that pay, …
+const NEXT_SIZE_EVERY: u32 = 64;
+/// … and one in so many any number of rows.
+const ANY_SIZE_EVERY: u32 = 2048;
+
+/// Numbers of rows whose first run is told from later ones.
+const SINGLE_SIZES: usize = 1024;
+
 /// A model of run time by batch size. Concurrent updates may overwrite one another, which hardly
-/// changes the medians.
+/// changes the times.
 #[derive(Default)]
 pub(super) struct CostModel {
     buckets: [Bucket; BUCKETS],
-    questions: AtomicU32,
+    sizes: SizesSeen,
+    requests: AtomicU32,
+    batches: AtomicU32,
+}
+
+/// The numbers of rows that have been run.
+#[derive(Default)]
+struct SizesSeen([AtomicU64; SINGLE_SIZES / 64]);
+
+impl SizesSeen {
+    /// Whether this is the first run of `rows` rows.
+    fn is_new(&self, rows: usize) -> bool {
+        let Some(word) = self.0.get(rows / 64) else {
+            return false;
+        };
+        let bit = 1 << (rows % 64);
+        // Read first: all threads share it, and after a while nobody writes to it.
+        word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
+    }
+}
+
+/// Runs of similar sizes. Costs are nanoseconds per row.
+#[derive(Default)]
+struct Bucket {
+    runs: AtomicUsize,
+    latest: [AtomicF64; LATEST],
+    /// The second smallest of the latest costs; 0 before the first run.
+    cost: AtomicF64,
+    /// Their median, or as long as there are fewer the same: the runs of the warm-up are few.
+    median: AtomicF64,
+    /// Moving average of rows per run.
+    rows: AtomicF64,
+}
+
+/// What the latest runs of similar sizes were like.
+#[derive(Clone, Copy)]
+struct TypicalRun {
+    cost: f64,
+    median: f64,
+    rows: f64,
 }
 
 #[derive(Default)]
-struct Bucket {
-    runs: AtomicU32,
-    /// Running median of nanoseconds per run; 0 before the first run.
-    nanos: AtomicU64,
-    /// Moving average of rows per run, times 256.
-    rows: AtomicU64,
+struct AtomicF64(AtomicU64);
+
+impl AtomicF64 {
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Relaxed))
+    }
+
+    fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Relaxed);
+    }
 }
 
 impl Bucket {
-    /// Nanoseconds and rows (times 256) of a typical run of this size.
-    fn usual(&self) -> Option<(u64, u64)> {
-        let nanos = self.nanos.load(Relaxed);
-        (nanos > 0).then(|| (nanos, self.rows.load(Relaxed).max(1)))
+    fn usual(&self) -> Option<TypicalRun> {
+        let cost = self.cost.get();
+        let run = || TypicalRun { cost, median: self.median.get(), rows: self.rows.get() };
+        (cost > 0.0).then(run)
     }
 
-    /// Nanoseconds and rows (times 256) of a typical run of this size, once enough runs were
-    /// measured.
-    fn known(&self) -> Option<(u64, u64)> {
+    /// Once enough runs were measured.
+    fn known(&self) -> Option<TypicalRun> {
         self.usual().filter(|_| self.runs.load(Relaxed) >= KNOWN_AFTER)
     }
 
-    /// Nanoseconds for one row.
-    #[allow(clippy::cast_precision_loss)]
-    fn per_row(&self) -> Option<f64> {
-        let (nanos, rows) = self.known()?;
-        Some(nanos as f64 * 256.0 / rows as f64)
+    fn known_cost(&self) -> Option<f64> {
+        self.known().map(|run| run.cost)
     }
 
-    fn record(&self, rows: u64, nanos: u64) {
-        let runs = self.runs.load(Relaxed);
-        self.runs.store(runs.saturating_add(1), Relaxed);
-        let Some((old_nanos, old_rows)) = self.usual() else {
-            self.nanos.store(nanos, Relaxed);
-            self.rows.store(rows, Relaxed);
+    /// Stands in for measurements until there is one.
+    fn estimate(&self, rows: f64, cost: f64) {
+        if self.usual().is_none() {
+            self.rows.set(rows);
+            self.median.set(cost);
+            self.cost.set(cost);
+        }
+    }
+
+    fn record(&self, rows: f64, cost: f64) {
+        self.estimate(rows, cost);
+        let runs = self.runs.fetch_add(1, Relaxed);
+        if let Some(oldest) = self.latest.get(runs % LATEST) {
+            oldest.set(cost);
+        }
+        let mut latest = self.latest.each_ref().map(AtomicF64::get);
+        let Some(latest) = latest.get_mut(..LATEST.min(runs.saturating_add(1))) else {
             return;
         };
-        let next = if runs < FIRST_RUNS {
-            nanos.min(old_nanos)
-        } else if nanos > old_nanos {
-            old_nanos + old_nanos / 32 + 1
-        } else {
-            old_nanos - old_nanos / 32
-        };
-        self.nanos.store(next.max(1), Relaxed);
-        self.rows.store(old_rows - old_rows / 16 + rows / 16, Relaxed);
+        latest.sort_unstable_by(f64::total_cmp);
+        if let Some(second) = latest.get(1).or(latest.first()) {
+            let median = if latest.len() < LATEST { second } else { &latest[LATEST / 2] };
+            self.median.set(*median);
+            self.cost.set(*second);
+        }
+        let average = self.rows.get();
+        self.rows.set(average + (rows - average) / 16.0);
     }
 }
 
@@ -87,44 +149,105 @@ fn bucket_of(rows: usize) -> usize {
 
 impl CostModel {
     /// Records that a run of `rows` rows took `time`.
+    #[allow(clippy::cast_precision_loss)]
     pub(super) fn record(&self, rows: usize, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let rows = (rows as u64).saturating_mul(256);
-        if let Some(bucket) = self.buckets.get(bucket_of(rows as usize / 256)) {
-            bucket.record(rows, nanos.clamp(1, u64::MAX / 2));
+        let Some(bucket) = self.buckets.get(bucket_of(rows)) else {
+            return;
+        };
+        let is_new = self.sizes.is_new(rows);
+        let rows = rows.max(1) as f64;
+        let cost = (time.as_secs_f64() * 1e9).max(1.0) / rows;
+        if is_new { bucket.estimate(rows, cost) } else { bucket.record(rows, cost) }
+    }
+
+    /// What is known of runs like these, for a model that computes the same in another way: the next few runs of a size
+    /// tell its time.
+    pub(super) fn renewed(&self) -> Self {
+        let renewed = Self::default();
+        for (old, new) in self.buckets.iter().zip(&renewed.buckets) {
+            let Some(TypicalRun { median, rows, .. }) = old.usual() else {
+                continue;
+            };
+            new.estimate(rows, median);
+            (0..old.runs.load(Relaxed).min(KNOWN_AFTER)).for_each(|_| new.record(rows, median));
         }
+        renewed
     }
 
     /// The expected duration of a run of `rows` rows; `None` before the first run.
     pub(super) fn predict(&self, rows: usize) -> Option<Duration> {
+        let nanos = self.nanos_of(rows, |run| run.median)?;
+        Some(Duration::try_from_secs_f64(nanos / 1e9).unwrap_or(Duration::MAX))
+    }
+
+    /// The nanoseconds of a run of `rows` rows, where one of similar size costs so much for each row.
+    #[allow(clippy::cast_precision_loss)]
+    fn nanos_of(&self, rows: usize, cost: impl Fn(&TypicalRun) -> f64) -> Option<f64> {
         let index = bucket_of(rows);
-        let rows = (rows as u64).saturating_mul(256);
         let below = self.buckets.get(..=index)?.iter().rev();
         let above = self.buckets.get(index..)?.iter();
         // The first runs of a size can take a thousand times as long as later ones, so the time of
         // an unknown size is derived from a known one.
-        if let Some((nanos, known_rows)) = below.clone().find_map(Bucket::known) {
-            if rows <= known_rows {
-                return Some(Duration::from_nanos(nanos));
-            }
+        if let Some(known) = below.clone().find_map(Bucket::known) {
             // Linear in rows above the known size: never too low for a model that gains from
             // batching.
-            let scaled = u128::from(nanos) * u128::from(rows) / u128::from(known_rows);
-            return Some(Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX)));
+            return Some(cost(&known) * known.rows.max(rows as f64));
         }
         // Only larger runs are known: this one costs no more than they did.
-        let (nanos, _) = above.clone().find_map(Bucket::known).or_else(|| {
+        let usual = above.clone().find_map(Bucket::known).or_else(|| {
             let all = above.chain(below);
             all.into_iter().find_map(Bucket::usual)
         })?;
-        Some(Duration::from_nanos(nanos))
+        Some(cost(&usual) * usual.rows)
     }
 
-    /// The expected nanoseconds per row of a run of `rows` rows; 0 before the first run.
+    /// The duration of a run of `rows` rows that nothing interrupts; `None` before the first run.
+    pub(super) fn predict_uninterrupted(&self, rows: usize) -> Option<Duration> {
+        let nanos = self.nanos_of(rows, |run| run.cost)?;
+        Some(Duration::try_from_secs_f64(nanos / 1e9).unwrap_or(Duration::MAX))
+    }
+
+    /// The largest number of rows of up to `rows` for which a run takes at most `limit`, of times that `predict` tells; but at
+    /// least 1. A time slightly above the limit costs a few rows, and not half of them.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+    pub(super) fn rows_within(
+        &self,
+        limit: Duration,
+        mut rows: usize,
+        predict: impl Fn(&Self, usize) -> Option<Duration>,
+    ) -> usize {
+        while rows > 1 {
+            let time = predict(self, rows).unwrap_or(Duration::MAX);
+            if time <= limit {
+                break;
+            }
+            let share = limit.as_secs_f64() / time.as_secs_f64();
+            rows = ((share * rows as f64) as usize).clamp(rows / 2, rows - 1);
+        }
+        rows
+    }
+
+    /// The nanoseconds per row of a run of `rows` rows that is not interrupted; 0 before the first run.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn row_cost(&self, rows: usize) -> f64 {
-        let time = self.predict(rows).unwrap_or_default();
-        time.as_secs_f64() * 1e9 / rows.max(1) as f64
+        self.nanos_of(rows, |run| run.cost).unwrap_or_default() / rows.max(1) as f64
+    }
+
+    /// The largest batch for a request to join, among those of up to `most` rows that pay; now and then `most`.
+    pub(super) fn rows_to_join(&self, most: usize) -> usize {
+        let asked = self.requests.fetch_add(1, Relaxed);
+        if asked % PERIOD >= PERIOD - TRIES { most } else { self.worthwhile_rows(most) }
+    }
+
+    /// The rows of the next batch, if it is one that shows whether larger ones than those of `rows` rows would be better.
+    /// They are seldom many times as large: most rows would soon be in those that were to be tried.
+    pub(super) fn rows_to_try(&self, rows: usize, most: usize) -> Option<usize> {
+        let asked = self.batches.fetch_add(1, Relaxed);
+        if asked % ANY_SIZE_EVERY == ANY_SIZE_EVERY - 1 {
+            return Some(most);
+        }
+        let tries = asked % NEXT_SIZE_EVERY == NEXT_SIZE_EVERY - 1;
+        tries.then(|| rows.saturating_mul(2).saturating_add(1).min(most))
     }
 
     /// The largest batch that pays. A size pays if a row costs less there than in the largest smaller size that pays, by
@@ -132,11 +255,11 @@ impl CostModel {
     /// ones. A size that was not tried yet counts as paying if the next smaller one pays.
     pub(super) fn worthwhile_rows(&self, most: usize) -> usize {
         let mut buckets = self.buckets.iter().enumerate();
-        let mut bound = buckets.next().and_then(|(_, bucket)| bucket.per_row());
+        let mut bound = buckets.next().and_then(|(_, bucket)| bucket.known_cost());
         let mut largest = 0;
         for (size, bucket) in buckets.take_while(|(size, _)| most >> size > 0) {
             bound = bound.map(|cost| cost * GAIN);
-            let cost = bucket.per_row();
+            let cost = bucket.known_cost();
             let pays = match (bound, cost) {
                 (Some(bound), Some(cost)) => cost < bound,
                 (Some(_), None) => size == largest + 1,
@@ -146,12 +269,7 @@ impl CostModel {
                 (largest, bound) = (size, cost.or(bound));
             }
         }
-        let rows = (2usize << largest) - 1;
-        if rows >= most || self.tries_anyway() { most } else { rows }
-    }
-
-    fn tries_anyway(&self) -> bool {
-        self.questions.fetch_add(1, Relaxed) % PERIOD >= PERIOD - TRIES
+        most.min((2usize << largest) - 1)
     }
 }
 
@@ -214,8 +332,87 @@ mod tests {
     #[test]
     fn a_size_that_did_not_pay_is_tried_again_now_and_then() {
         let model = learnt(&[(1, 100), (2, 200)]);
-        let tried = (0..PERIOD).filter(|_| model.worthwhile_rows(64) > 1).count();
+        let tried = (0..PERIOD).filter(|_| model.rows_to_join(64) > 1).count();
         assert_eq!(tried, TRIES as usize);
+        let run: Vec<usize> =
+            (0..ANY_SIZE_EVERY).filter_map(|_| model.rows_to_try(1, 64)).collect();
+        let times = |rows| run.iter().filter(|it| **it == rows).count() as u32;
+        let next = ANY_SIZE_EVERY / NEXT_SIZE_EVERY - 1;
+        assert_eq!([times(3), times(64), run.len() as u32], [next, 1, next + 1]);
+        // Nowhere more than may be run.
+        assert!((0..PERIOD).all(|_| model.rows_to_join(2) <= 2));
+        assert!((0..PERIOD).all(|_| model.rows_to_try(1, 2).is_none_or(|rows| rows == 2)));
+    }
+
+    #[test]
+    fn a_large_batch_that_was_measured_badly_is_soon_known_to_pay() {
+        let model = learnt(&[(1, 57), (2, 65), (4, 80), (8, 122), (16, 900)]);
+        assert_eq!(model.worthwhile_rows(64), 15);
+        for _ in 0..3 * NEXT_SIZE_EVERY {
+            let usual = model.worthwhile_rows(64);
+            let rows = model.rows_to_try(usual, 64).unwrap_or(usual);
+            model.record(rows, Duration::from_micros(50 + 11 * rows as u64));
+        }
+        assert!(model.worthwhile_rows(64) >= 31);
+    }
+
+    #[test]
+    fn first_runs_of_single_sizes_do_not_count() {
+        let model = learnt(&[(1, 100), (2, 110), (4, 130), (8, 160)]);
+        // Each builds a plan.
+        (16..32).for_each(|rows| model.record(rows, Duration::from_millis(20)));
+        assert_eq!(model.worthwhile_rows(64), 64);
+        assert!(near(model.predict(16), 320), "{:?}", model.predict(16));
+        (16..32).for_each(|rows| model.record(rows, Duration::from_micros(10 * rows as u64)));
+        assert!(near(model.predict(31), 310), "{:?}", model.predict(31));
+        // Sizes above those that are told apart count from the first run on.
+        (0..3).for_each(|_| model.record(5000, Duration::from_micros(100)));
+        assert!(near(model.predict(5000), 100));
+    }
+
+    #[test]
+    fn interrupted_runs_do_not_make_a_size_look_slow() {
+        let model = learnt(&[(1, 100), (2, 120), (4, 140), (8, 180), (16, 250), (32, 400)]);
+        // Of long runs under full load, more than half are interrupted.
+        for run in 0..1000 {
+            let slow = if run % 5 < 3 { 9 } else { 1 };
+            model.record(32, Duration::from_micros(400 * slow));
+            assert_eq!(model.worthwhile_rows(63), 63);
+        }
+        // But the next one has to be expected to take as long as most do.
+        assert!(near(model.predict(32), 3600), "{:?}", model.predict(32));
+        assert!((12_000.0..13_000.0).contains(&model.row_cost(32)), "{}", model.row_cost(32));
+    }
+
+    #[test]
+    fn a_faster_form_of_a_model_is_soon_known() {
+        let old = learnt(&[(1, 1000), (2, 1100), (4, 5000)]);
+        let model = old.renewed();
+        assert_eq!(model.worthwhile_rows(64), 3);
+        assert!(near(model.predict(1), 1000));
+        // The first run builds a plan again.
+        for time in [9000, 300, 310, 300, 310] {
+            model.record(4, Duration::from_micros(time));
+        }
+        assert!(near(model.predict(4), 300), "{:?}", model.predict(4));
+    }
+
+    #[test]
+    fn rows_within_a_time_are_as_many_as_are_expected_to_take_it() {
+        let limit = Duration::from_millis(1);
+        let within = |model: &CostModel, rows| model.rows_within(limit, rows, CostModel::predict);
+        let model = learnt(&[(11, 415)]);
+        assert!((25..=26).contains(&within(&model, 31)), "{}", within(&model, 31));
+        assert_eq!([within(&model, 20), within(&model, 1)], [20, 1]);
+        // Of what nothing is known, no more than one row is.
+        assert_eq!(within(&CostModel::default(), 31), 1);
+        // What interrupts runs does not count without it.
+        let busy = learnt(&[(16, 300)]);
+        (0..LATEST).for_each(|run| {
+            busy.record(16, Duration::from_micros(if run < 3 { 300 } else { 4000 }))
+        });
+        assert!(within(&busy, 31) < 16);
+        assert_eq!(busy.rows_within(limit, 31, CostModel::predict_uninterrupted), 31);
     }
 
     #[test]
@@ -231,7 +428,7 @@ mod tests {
     #[test]
     fn a_lasting_change_is_followed() {
         let model = learnt(&[(1, 100)]);
-        (0..200).for_each(|_| model.record(1, Duration::from_micros(1000)));
+        (0..LATEST).for_each(|_| model.record(1, Duration::from_micros(1000)));
         assert!(model.predict(1).is_some_and(|d| d > Duration::from_micros(900)));
     }
 

@@ -10,24 +10,19 @@ use crate::config::BatchMode;
 /// its own rows.
 pub(super) const RUNS_ON_A_GPU: usize = 2;
 
-/// Batch sizes of the warm-up. The runtime builds a second plan for the first size that differs
-/// from the first one; further sizes are cheap, but on a GPU.
-const WARM_ROWS: [usize; 3] = [1, 2, 4];
-
 impl BatchQueue {
-    /// The numbers of rows to warm up, beginning with 1.
+    /// The numbers of rows to warm up: powers of two, or what they are padded to. On a GPU, these are all that runs will
+    /// have.
     #[must_use]
     pub fn warm_rows(&self) -> Vec<usize> {
-        match self.joins() {
-            // All that runs will have.
-            true if self.0.pads_for_gpu() => {
-                let most = self.0.config.execution_size();
-                let powers = (0..usize::BITS).map(|power| self.0.padded_rows(1 << power));
-                powers.take_while(|rows| *rows < most).chain([most]).collect()
-            }
-            true => WARM_ROWS.into(),
-            false => vec![1],
+        if !self.joins() {
+            return vec![1];
         }
+        let most = self.0.config.execution_size();
+        let powers = (0..usize::BITS).map(|power| self.0.padded_rows(1 << power));
+        let mut rows: Vec<usize> = powers.take_while(|rows| *rows < most).chain([most]).collect();
+        rows.dedup();
+        rows
     }
 
     /// Whether all sizes of batches have to be warmed up, also if runs are long.

@@ -323,21 +323,25 @@ impl BatchQueue {
     /// Requests that are in this queue keep the old parameters.
     #[must_use]
     pub fn with_config(&self, config: BatchConfig) -> Self {
-        self.replaced(config, Arc::clone(&self.0.run))
+        self.replaced(config, Arc::clone(&self.0.run), Arc::clone(&self.0.cost))
     }
 
     /// A queue with the same parameters, and another runner.
     pub(crate) fn with_runner(&self, run: Arc<dyn BatchRunner>) -> Self {
-        self.replaced(self.0.config.clone(), run)
+        self.replaced(self.0.config.clone(), run, Arc::new(self.0.cost.renewed()))
     }
 
-    fn replaced(&self, config: BatchConfig, run: Arc<dyn BatchRunner>) -> Self {
-        let QueueInner { shared, limit, traits, metrics, cost, verification, .. } = &*self.0;
+    fn replaced(
+        &self,
+        config: BatchConfig,
+        run: Arc<dyn BatchRunner>,
+        cost: Arc<CostModel>,
+    ) -> Self {
+        let QueueInner { shared, limit, traits, metrics, verification, .. } = &*self.0;
         let verification = verification.under(&config, traits);
         let (shared, limit) = (Arc::clone(shared), Arc::clone(limit));
         let runaways = Arc::clone(&self.0.runaways);
-        let metrics = metrics.clone();
-        let (traits, cost) = (traits.clone(), Arc::clone(cost));
+        let (metrics, traits) = (metrics.clone(), traits.clone());
         let requests = QueueRequests::new(&shared, &limit, &config, &metrics);
         BatchQueue::of(QueueInner {
             shared,
@@ -380,9 +384,10 @@ impl BatchQueue {
     /// # Errors
     /// What the model reports.
     pub fn warm(&self, inputs: &[Tensor], timeout: Option<Duration>) -> Result<Vec<Tensor>> {
-        let options = RunOptions { threads: self.0.shared.cores, timeout };
-        let (outputs, time) = self.0.run_apart(inputs, options)?;
         let rows = assemble::rows_of(inputs).unwrap_or(1);
+        // With the threads of a request's run: what is measured here decides about these.
+        let threads = self.0.run_options(rows, None, 1).threads;
+        let (outputs, time) = self.0.run_apart(inputs, RunOptions { threads, timeout })?;
         self.0.cost.record(rows, time);
         Ok(outputs)
     }
@@ -491,7 +496,7 @@ impl QueueInner {
         if rows == 0 || rows >= most {
             return ExecutionPath::Inline;
         }
-        let worthwhile = self.cost.worthwhile_rows(most);
+        let worthwhile = self.cost.rows_to_join(most);
         if worthwhile <= rows {
             return ExecutionPath::Inline;
         }
@@ -508,11 +513,7 @@ impl QueueInner {
 
     /// The largest batch, of up to `rows` rows, that a connection's thread may run.
     fn largest_inline(&self, rows: usize) -> usize {
-        let mut rows = rows;
-        while rows > 1 && !self.fits_inline(rows) {
-            rows /= 2;
-        }
-        rows
+        self.cost.rows_within(self.shared.inline_budget, rows, CostModel::predict)
     }
 
     /// Whether a run of `rows` rows is known to be short enough for a connection's thread.
@@ -521,10 +522,18 @@ impl QueueInner {
         !self.traits.unbounded && expected.is_some_and(|time| time <= self.shared.inline_budget)
     }
 
-    /// The largest batch to run now, on a connection's thread or on a thread of the pool.
+    /// The largest batch to run now, on a connection's thread or on a thread of the pool. Now and then a larger one is tried: on
+    /// a connection's thread even one that is only expected to take too long because it has been interrupted, as it would
+    /// never show otherwise that it does not.
     fn batch_limit(&self, inline: bool) -> usize {
-        let rows = self.cost.worthwhile_rows(self.config.execution_size());
-        if inline { self.largest_inline(rows) } else { rows }
+        let most = self.config.execution_size();
+        let worthwhile = self.cost.worthwhile_rows(most);
+        let usual = if inline { self.largest_inline(worthwhile) } else { worthwhile };
+        let Some(tried) = self.cost.rows_to_try(usual, most) else {
+            return usual;
+        };
+        let (budget, time) = (self.shared.inline_budget, CostModel::predict_uninterrupted);
+        if inline { self.cost.rows_within(budget, tried, time).max(usual) } else { tried }
     }
 
     /// The options for a run of `rows` rows, given the number of runs in progress.

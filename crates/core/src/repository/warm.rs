@@ -16,8 +16,13 @@ use tensorserve_tensor::error::{Error, Result};
 const WARM_RUNS: usize = 4;
 const LONG_MEASUREMENT: Duration = Duration::from_millis(100);
 
-/// After a run that takes so long, no larger batches are measured before the version is ready.
+/// After a run that takes so long, no larger batches are measured before the version is ready, …
 const LONG_RUN: Duration = Duration::from_millis(20);
+/// … nor, if it has so many rows, …
+const SEVERAL_ROWS: usize = 4;
+/// … after one that takes so long. All sizes of shorter ones are known from the first request on: whether these are joined
+/// without a thread of the pool depends on their times, and what was not tried would have to be guessed.
+const LONG_RUN_OF_SEVERAL: Duration = Duration::from_millis(2);
 
 /// A run of so many times [`WORTH_SPLITTING`] is long beyond doubt.
 const CLEARLY_LONG: u32 = 8;
@@ -134,7 +139,8 @@ fn warm_sizes(signature: &Signature, queue: &BatchQueue) -> Result<()> {
     for rows in queue.warm_rows() {
         let run = warm_size((signature, queue), rows, WARM_RUNS)?;
         // The batcher learns of larger batches from requests, but a GPU's runs of a new size take very long.
-        let is_long = run > LONG_RUN && !queue.needs_all_sizes_warm();
+        let long = if rows < SEVERAL_ROWS { LONG_RUN } else { LONG_RUN_OF_SEVERAL };
+        let is_long = run > long && !queue.needs_all_sizes_warm();
         if is_long || started.elapsed() > WARM_LIMIT {
             break;
         }
