@@ -24,12 +24,14 @@ use std::time::Duration;
 
 use tensorserve_auth::Authenticator;
 use tensorserve_core::engine::Engine;
+use tensorserve_os::arenas::in_turn_over_arenas;
+use tensorserve_os::server_arenas;
 use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
 use tensorserve_server::{
     FileChecks, FileWatcher, GrpcListener, HttpListener, ServedApi, ShutdownConfig,
 };
-use tensorserve_tensor::error::Result;
+use tensorserve_tensor::error::{Error, Result};
 
 use crate::config::Config;
 use crate::telemetry::SpanExport;
@@ -74,15 +76,20 @@ impl Server {
     ) -> Result<Self> {
         let authenticator = config.auth.as_ref().map(Authenticator::new).transpose()?;
         let (authenticator, listeners) = (authenticator.as_ref(), config.server());
-        let engine = protocols::engine(config, platforms.clone(), protocols)?;
+        let (engine, held) = protocols::engine(config, platforms.clone(), protocols)?;
         engine.start_history()?;
         let (observer, telemetry) = telemetry::start(config)?;
         let api = ServedApi::new(&listeners, &engine, protocols, observer)?;
-        let http = match config.http.port {
-            Some(port) => Some(HttpListener::start(&listeners, port, &api, authenticator)?),
-            None => None,
-        };
-        let grpc = GrpcListener::start(&listeners, &api, authenticator)?;
+        // Their threads are those that allocate most. Those of loads would take turns with them.
+        let (http, grpc) = in_turn_over_arenas(server_arenas(), || {
+            let http = match config.http.port {
+                Some(port) => Some(HttpListener::start(&listeners, port, &api, authenticator)?),
+                None => None,
+            };
+            let grpc = GrpcListener::start(&listeners, &api, authenticator)?;
+            Ok::<_, Error>((http, grpc))
+        })?;
+        drop(held);
         let address = http.as_ref().map(HttpListener::address);
         engine.listens(address, grpc.as_ref().and_then(GrpcListener::address));
         let watcher =

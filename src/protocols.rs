@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::stores;
 use tensorserve_core::engine::{Engine, RequestLogFormat};
 use tensorserve_core::metrics::Metrics;
-use tensorserve_core::repository::{NoFormats, Repository, VersionFiles};
+use tensorserve_core::repository::{HeldLoads, NoFormats, Repository, VersionFiles};
 use tensorserve_platform::Platforms;
 use tensorserve_protocol::Protocol;
 use tensorserve_protocols::console::{Console, ConsoleConfig};
@@ -55,7 +55,7 @@ fn serves_mlflow(config: &Config) -> bool {
 }
 
 /// The engine for `config`, with the metrics and the file formats of `protocols`. Models are loaded
-/// in the background.
+/// in the background, as soon as the [`HeldLoads`] are dropped.
 ///
 /// # Errors
 /// If a thread cannot be started.
@@ -63,7 +63,7 @@ pub fn engine(
     config: &Config,
     platforms: Platforms,
     protocols: &[Arc<dyn Protocol>],
-) -> Result<Engine> {
+) -> Result<(Engine, HeldLoads)> {
     let exporters = protocols.iter().filter_map(|protocol| protocol.exporter()).collect();
     let files = protocols.iter().find_map(|protocol| protocol.version_files());
     let files = files.unwrap_or_else(|| Arc::new(NoFormats) as Arc<dyn VersionFiles>);
@@ -72,8 +72,9 @@ pub fn engine(
     let stores = stores::built_in(config);
     let (core, metrics) =
         (config.engine(), Metrics::new(exporters, config.protocols.metrics_aliases.clone()));
-    let repository = Repository::start(&core, platforms, metrics.clone(), files, records, stores)?;
-    Ok(Engine::new(&core, repository, metrics))
+    let (repository, held) =
+        Repository::start(&core, platforms, metrics.clone(), files, records, stores)?;
+    Ok((Engine::new(&core, repository, metrics), held))
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl FuzzServer {
         let folder = TempDir::new().expect("a temporary folder");
         let config = with_models(config, &folder);
         let platforms = Platforms::new(platforms.to_vec());
-        let engine = protocols::engine(&config, platforms, &protocols).expect("an engine");
+        let (engine, _) = protocols::engine(&config, platforms, &protocols).expect("an engine");
         engine.wait_until_started(|_| ());
         let ready = engine.repository().ready_models().len();
         assert_eq!(ready, echo::names().len(), "{:?}", engine.repository().obstacles());

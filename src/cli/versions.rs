@@ -62,7 +62,7 @@ impl OfflineVersions {
             found.push((name, folder.clone()));
         }
         let config = Config::new(settings, environment)?;
-        let engine = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
+        let (engine, _) = protocols::engine(&config, platforms, &protocols::built_in(&config))?;
         engine.wait_until_started(|_| ());
         let mut versions = Vec::new();
         for (name, folder) in found {

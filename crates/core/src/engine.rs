@@ -117,7 +117,7 @@ impl Engine {
         let config = EngineConfig::default();
         let (metrics, formats) = (Metrics::default(), Arc::new(NoFormats));
         let platforms = Platforms::new(Vec::new());
-        let repository = Repository::start(
+        let (repository, _) = Repository::start(
             &config,
             platforms,
             metrics.clone(),

@@ -35,7 +35,8 @@ pub fn limit_malloc_arenas(arenas: usize) {
     let _ = arenas;
 }
 
-/// The arenas of a server: two for each core, so that each thread of connections has one that no other busy thread uses.
+/// The arenas of a server: two for each core, so that each thread of connections has one that no other busy thread uses if
+/// they are given in turn ([`in_turn_over_arenas`](crate::arenas::in_turn_over_arenas)).
 /// With one for each core they share some in most starts, and then each request moves memory between cores. More of them
 /// retain more memory after loads.
 #[must_use]

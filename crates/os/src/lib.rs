@@ -1,4 +1,4 @@
-//! Direct calls of the operating system: the C library (`ffi`), file reads that let other threads
+//! Direct calls of the operating system: the C library (`ffi`), the arenas of its allocator ([`arenas`]), file reads that let other threads
 //! run in between (`reads`), files that others provide ([`files`]), forked processes ([`fork`]), memory
 //! sizes ([`machine`]), shared memory ([`shared_memory`]), and redirections of stderr (`stderr`).
 #![deny(unsafe_code)]
@@ -7,6 +7,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod arenas;
 mod cgroup;
 mod ffi;
 pub mod files;

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -81,12 +82,17 @@ impl GrpcListener {
         let failed = |e| failed("cannot be started", e);
         let clone = socket.as_ref().map(TcpListener::try_clone).transpose().map_err(failed)?;
         let address = socket.as_ref().map(TcpListener::local_addr).transpose().map_err(failed)?;
+        let (worker, begun) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.http.threads)
             .thread_name("grpc")
+            .on_thread_start(move || {
+                let _ = worker.send(());
+            })
             .enable_all()
             .build()
             .map_err(failed)?;
+        begun.iter().take(config.http.threads).for_each(drop);
         let activity = ListenerActivity::default();
         let gate = Gate::new(authenticator, &config.http.admin, api.engine().metrics());
         let certificates =

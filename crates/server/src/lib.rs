@@ -157,15 +157,20 @@ impl HttpListener {
         let state = http::HttpState::new(config, api.clone(), gate);
         let (http_config, drain_time) = (config.http.clone(), config.shutdown.timeout);
         let (report, started) = mpsc::channel();
+        let workers = http_config.threads * sockets.len();
+        let (worker, begun) = mpsc::channel();
         let port = HttpPort { sockets, certificates: certificates.clone() };
-        let serve = move || serve(&http_config, drain_time, port, &state, &report);
+        let serve = move || serve(&http_config, drain_time, port, &state, (&report, worker));
         let thread = thread::Builder::new()
             .name("http".to_owned())
             .spawn(serve)
             .map_err(|e| failed("cannot start its thread", e))?;
-        let handle = started
-            .recv()
-            .map_err(|_| Error::internal("the HTTP listener ended before it started"))??;
+        let ended = || Error::internal("the HTTP listener ended before it started");
+        let handle = started.recv().map_err(|_| ended())??;
+        // actix-web gives the handle before it starts the threads of connections.
+        for _ in 0..workers {
+            begun.recv().map_err(|_| ended())?;
+        }
         let sockets = clones;
         Ok(HttpListener { address, handle, activity, sockets, certificates, thread })
     }
@@ -213,12 +218,13 @@ struct HttpPort {
     certificates: Option<Certificates>,
 }
 
+/// Serves until it is stopped. Sends its handle, and a message for each thread of connections and port that has begun.
 fn serve(
     config: &HttpConfig,
     drain_time: Duration,
     port: HttpPort,
     state: &http::HttpState,
-    report: &mpsc::Sender<Result<ServerHandle>>,
+    (report, worker): (&mpsc::Sender<Result<ServerHandle>>, mpsc::Sender<()>),
 ) {
     let patience = HttpTimeLimits { head: config.header_timeout, idle: config.keep_alive };
     let write_timeout = config.write_timeout;
@@ -226,6 +232,7 @@ fn serve(
     let state = state.clone();
     let HttpPort { sockets, certificates } = port;
     let service = move || {
+        let _ = worker.send(());
         // Each thread has its own reference, which its requests count.
         let app = App::new().app_data(web::Data::new(state.clone()));
         let app = app.default_service(web::to(http::dispatch));

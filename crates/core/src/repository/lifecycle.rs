@@ -6,12 +6,13 @@
 //! ([`scan`]), which can change all entries. Then it carries out, model by model, the next
 //! [`Action`]s, which a pure function of the entry finds ([`plan`]), and shows readers the result.
 
+use std::convert::Infallible;
 use std::slice;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, unbounded};
+use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 
 use self::change::return_result;
 use self::control::{Completion, ManagerEvent};
@@ -81,6 +82,8 @@ struct LifecycleManager {
     disk: Disk,
     threads: LoadThreads,
     events: Receiver<ManagerEvent>,
+    /// Nothing arrives, and its sender is dropped when loads may begin.
+    held: Receiver<Infallible>,
     /// Outcomes of requests, to be sent once the board shows them.
     outcomes: Vec<(Completion, Result<()>)>,
     /// Nothing has changed since the board was written.
@@ -91,9 +94,19 @@ struct LifecycleManager {
     logged: LoggedOnce,
 }
 
+/// A repository that neither looks for models nor loads any until this is dropped.
+#[must_use]
+pub struct HeldLoads {
+    _sender: Sender<Infallible>,
+}
+
 /// Starts the thread.
-pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -> Result<Control> {
+pub(super) fn start(
+    shared: Arc<RepositoryShared>,
+    sources: Vec<SourceConfig>,
+) -> Result<(Control, HeldLoads)> {
     let (sender, events) = unbounded();
+    let (hold, held) = bounded(0);
     let sources = Sources::new(sources, shared.config.poll_interval);
     let threads = LoadThreads::new(Arc::clone(&shared), sender.clone());
     let stores = Arc::clone(&shared.stores);
@@ -104,6 +117,7 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
         disk: Disk::new(sender.clone()),
         threads,
         events,
+        held,
         outcomes: Vec::new(),
         is_shown: false,
         watched_at: Instant::now(),
@@ -116,11 +130,12 @@ pub(super) fn start(shared: Arc<RepositoryShared>, sources: Vec<SourceConfig>) -
     })?;
     let reports = sender.clone();
     stores.on_change(Box::new(move || drop(reports.send(ManagerEvent::DiskResponds))));
-    Ok(Control::new(sender))
+    Ok((Control::new(sender), HeldLoads { _sender: hold }))
 }
 
 impl LifecycleManager {
     fn run(&mut self) {
+        let _ = self.held.recv();
         while !self.shared.board().stopped {
             self.collect_events();
             self.check_watches();

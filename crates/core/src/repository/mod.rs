@@ -63,6 +63,7 @@ use self::watch::LiveComparison;
 pub use self::form::{OptimizationState, OptimizedForm};
 pub use self::formats::{NoFormats, VersionFiles};
 pub use self::journal::{LifecycleEvent, REQUEST};
+pub use self::lifecycle::HeldLoads;
 use self::optimizer::Optimizer;
 pub use self::servable::Servable;
 pub use self::state::{VersionState, VersionStatus};
@@ -228,7 +229,7 @@ struct ServedModel {
 }
 
 impl Repository {
-    /// Starts to discover models and to load them, on its own threads.
+    /// Starts to discover models and to load them, on its own threads, as soon as the [`HeldLoads`] are dropped.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -239,7 +240,7 @@ impl Repository {
         files: Arc<dyn VersionFiles>,
         records: Arc<dyn RequestLogFormat>,
         stores: Arc<dyn ModelStores>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, HeldLoads)> {
         let batching = &config.batching;
         let cache_bytes = Some(config.response_cache_bytes).filter(|bytes| *bytes > 0);
         let shared = Arc::new(RepositoryShared {
@@ -262,8 +263,8 @@ impl Repository {
             optimizer: Optimizer::default(),
         });
         let sources = config.repository.sources.clone();
-        let control = lifecycle::start(Arc::clone(&shared), sources)?;
-        Ok(Repository(shared, control))
+        let (control, held) = lifecycle::start(Arc::clone(&shared), sources)?;
+        Ok((Repository(shared, control), held))
     }
 
     /// Replaces the sources: loads new models, swaps those that have moved to another source, and
