@@ -76,7 +76,6 @@ struct Bucket {
 }
 
 /// What the latest runs of similar sizes were like.
-#[derive(Clone, Copy)]
 struct TypicalRun {
     cost: f64,
     median: f64,
@@ -176,39 +175,48 @@ impl CostModel {
 
     /// The expected duration of a run of `rows` rows; `None` before the first run.
     pub(super) fn predict(&self, rows: usize) -> Option<Duration> {
-        let nanos = self.nanos_of(rows, |run| run.median)?;
-        Some(Duration::try_from_secs_f64(nanos / 1e9).unwrap_or(Duration::MAX))
+        self.time_of(rows, |run| run.median)
     }
 
-    /// The nanoseconds of a run of `rows` rows, where one of similar size costs so much for each row.
+    /// The duration of a run of `rows` rows that nothing interrupts; `None` before the first run.
+    pub(super) fn predict_uninterrupted(&self, rows: usize) -> Option<Duration> {
+        self.time_of(rows, |run| run.cost)
+    }
+
+    /// The nanoseconds per row of a run of `rows` rows that nothing interrupts; 0 before the first run.
     #[allow(clippy::cast_precision_loss)]
-    fn nanos_of(&self, rows: usize, cost: impl Fn(&TypicalRun) -> f64) -> Option<f64> {
+    pub(super) fn row_cost(&self, rows: usize) -> f64 {
+        let time = self.predict_uninterrupted(rows).unwrap_or_default();
+        time.as_secs_f64() * 1e9 / rows.max(1) as f64
+    }
+
+    /// The duration of a run of `rows` rows, where one of similar size costs so many nanoseconds for each row.
+    #[allow(clippy::cast_precision_loss)]
+    fn time_of(&self, rows: usize, cost: impl Fn(&TypicalRun) -> f64) -> Option<Duration> {
         let index = bucket_of(rows);
         let below = self.buckets.get(..=index)?.iter().rev();
         let above = self.buckets.get(index..)?.iter();
+        let time = |run: &TypicalRun, rows: f64| {
+            Duration::try_from_secs_f64(cost(run) * rows / 1e9).unwrap_or(Duration::MAX)
+        };
         // The first runs of a size can take a thousand times as long as later ones, so the time of
         // an unknown size is derived from a known one.
         if let Some(known) = below.clone().find_map(Bucket::known) {
             // Linear in rows above the known size: never too low for a model that gains from
             // batching.
-            return Some(cost(&known) * known.rows.max(rows as f64));
+            return Some(time(&known, known.rows.max(rows as f64)));
         }
         // Only larger runs are known: this one costs no more than they did.
         let usual = above.clone().find_map(Bucket::known).or_else(|| {
             let all = above.chain(below);
             all.into_iter().find_map(Bucket::usual)
         })?;
-        Some(cost(&usual) * usual.rows)
-    }
-
-    /// The duration of a run of `rows` rows that nothing interrupts; `None` before the first run.
-    pub(super) fn predict_uninterrupted(&self, rows: usize) -> Option<Duration> {
-        let nanos = self.nanos_of(rows, |run| run.cost)?;
-        Some(Duration::try_from_secs_f64(nanos / 1e9).unwrap_or(Duration::MAX))
+        Some(time(&usual, usual.rows))
     }
 
     /// The largest number of rows of up to `rows` for which a run takes at most `limit`, of times that `predict` tells; but at
-    /// least 1. A time slightly above the limit costs a few rows, and not half of them.
+    /// least 1. A time slightly above the limit costs an eighth of the rows, and not half of them: each request asks, and steps of a
+    /// row would be hundreds where all sizes between two powers of two are expected to take the same time.
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
     pub(super) fn rows_within(
         &self,
@@ -222,15 +230,9 @@ impl CostModel {
                 break;
             }
             let share = limit.as_secs_f64() / time.as_secs_f64();
-            rows = ((share * rows as f64) as usize).clamp(rows / 2, rows - 1);
+            rows = ((share * rows as f64) as usize).clamp(rows / 2, rows - rows.div_ceil(8));
         }
         rows
-    }
-
-    /// The nanoseconds per row of a run of `rows` rows that is not interrupted; 0 before the first run.
-    #[allow(clippy::cast_precision_loss)]
-    pub(super) fn row_cost(&self, rows: usize) -> f64 {
-        self.nanos_of(rows, |run| run.cost).unwrap_or_default() / rows.max(1) as f64
     }
 
     /// The largest batch for a request to join, among those of up to `most` rows that pay; now and then `most`.
@@ -404,6 +406,13 @@ mod tests {
         let model = learnt(&[(11, 415)]);
         assert!((25..=26).contains(&within(&model, 31)), "{}", within(&model, 31));
         assert_eq!([within(&model, 20), within(&model, 1)], [20, 1]);
+        // Few steps where the time is the same for all sizes below that of the known runs.
+        let (flat, asked) = (learnt(&[(1000, 1001)]), AtomicUsize::new(0));
+        let rows = flat.rows_within(limit, 1000, |model, rows| {
+            asked.fetch_add(1, Relaxed);
+            model.predict(rows)
+        });
+        assert!(rows == 1 && asked.load(Relaxed) < 50, "{rows}, {asked:?}");
         // Of what nothing is known, no more than one row is.
         assert_eq!(within(&CostModel::default(), 31), 1);
         // What interrupts runs does not count without it.
