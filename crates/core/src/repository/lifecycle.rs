@@ -82,8 +82,6 @@ struct LifecycleManager {
     disk: Disk,
     threads: LoadThreads,
     events: Receiver<ManagerEvent>,
-    /// Nothing arrives, and its sender is dropped when loads may begin.
-    held: Receiver<Infallible>,
     /// Outcomes of requests, to be sent once the board shows them.
     outcomes: Vec<(Completion, Result<()>)>,
     /// Nothing has changed since the board was written.
@@ -94,7 +92,7 @@ struct LifecycleManager {
     logged: LoggedOnce,
 }
 
-/// A repository that neither looks for models nor loads any until this is dropped.
+/// Keeps a repository from looking for models and loading them until it is dropped.
 #[must_use]
 pub struct HeldLoads {
     _sender: Sender<Infallible>,
@@ -106,7 +104,7 @@ pub(super) fn start(
     sources: Vec<SourceConfig>,
 ) -> Result<(Control, HeldLoads)> {
     let (sender, events) = unbounded();
-    let (hold, held) = bounded(0);
+    let (hold, held) = bounded::<Infallible>(0);
     let sources = Sources::new(sources, shared.config.poll_interval);
     let threads = LoadThreads::new(Arc::clone(&shared), sender.clone());
     let stores = Arc::clone(&shared.stores);
@@ -117,7 +115,6 @@ pub(super) fn start(
         disk: Disk::new(sender.clone()),
         threads,
         events,
-        held,
         outcomes: Vec::new(),
         is_shown: false,
         watched_at: Instant::now(),
@@ -125,7 +122,12 @@ pub(super) fn start(
         logged: LoggedOnce::default(),
     };
     let thread = thread::Builder::new().name("repository".to_owned());
-    thread.spawn(move || manager.run()).map_err(|e| {
+    let run = move || {
+        // Nothing arrives: it ends when the sender is dropped.
+        let _ = held.recv();
+        manager.run();
+    };
+    thread.spawn(run).map_err(|e| {
         Error::internal("the repository thread could not be started").with_source(e)
     })?;
     let reports = sender.clone();
@@ -135,7 +137,6 @@ pub(super) fn start(
 
 impl LifecycleManager {
     fn run(&mut self) {
-        let _ = self.held.recv();
         while !self.shared.board().stopped {
             self.collect_events();
             self.check_watches();
