@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use half::{bf16, f16};
 
 use crate::error::{Error, Result};
 
@@ -182,11 +183,35 @@ impl Tensor {
         }
     }
 
-    /// Whether the elements are floats of 32 bits of at most this magnitude: no NaN, and no infinity.
+    /// Whether the elements are real floats, of any size, of at most this magnitude: no NaN, and no infinity.
     #[must_use]
     pub fn has_floats_within(&self, largest: f32) -> bool {
         // NaN is not within.
-        self.values::<f32>().is_some_and(|all| all.iter().all(|value| value.abs() <= largest))
+        if let Some(all) = self.values::<f32>() {
+            return all.iter().all(|value| value.abs() <= largest);
+        }
+        if let Some(all) = self.values::<f64>() {
+            return all.iter().all(|value| value.abs() <= f64::from(largest));
+        }
+        let mut halves = self.bytes().as_chunks::<2>().0.iter().copied();
+        match self.dtype {
+            DType::Half => halves.all(|it| f16::from_ne_bytes(it).to_f32().abs() <= largest),
+            DType::BFloat16 => halves.all(|it| bf16::from_ne_bytes(it).to_f32().abs() <= largest),
+            DType::Float
+            | DType::Double
+            | DType::Int8
+            | DType::Int16
+            | DType::Int32
+            | DType::Int64
+            | DType::UInt8
+            | DType::UInt16
+            | DType::UInt32
+            | DType::UInt64
+            | DType::Bool
+            | DType::Complex64
+            | DType::Complex128
+            | DType::String => false,
+        }
     }
 
     /// The strings; `None` if the tensor has another type.
@@ -287,5 +312,41 @@ impl Tensor {
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row for each value, with elements of `dtype`.
+    fn column(dtype: DType, values: &[f64]) -> Tensor {
+        let mut bytes = Vec::new();
+        for &value in values {
+            match dtype.size() {
+                Some(8) => bytes.extend(value.to_ne_bytes()),
+                Some(4) => bytes.extend((value as f32).to_ne_bytes()),
+                _ if dtype == DType::Half => bytes.extend(f16::from_f64(value).to_ne_bytes()),
+                _ => bytes.extend(bf16::from_f64(value).to_ne_bytes()),
+            }
+        }
+        let shape = Shape(vec![values.len() as i64].into());
+        Tensor::from_bytes(dtype, shape, bytes.into()).expect("a column")
+    }
+
+    #[test]
+    fn floats_of_all_sizes_are_within_a_magnitude() {
+        for dtype in [DType::Float, DType::Double, DType::Half, DType::BFloat16] {
+            let is_within = |values: &[f64]| column(dtype, values).has_floats_within(256.0);
+            assert!(is_within(&[]), "{dtype}");
+            assert!(is_within(&[-0.0, 1.5, -256.0, 256.0]), "{dtype}");
+            for beyond in [258.0, -258.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+                assert!(!is_within(&[1.0, beyond]), "{dtype} {beyond}");
+                assert!(!is_within(&[beyond, 1.0]), "{dtype} {beyond}");
+            }
+        }
+        for dtype in [DType::Int64, DType::Complex64] {
+            assert!(!column(dtype, &[]).has_floats_within(256.0), "{dtype}");
+        }
     }
 }

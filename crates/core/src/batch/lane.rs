@@ -121,9 +121,10 @@ pub(super) async fn submit(inner: &QueueInner, task: BatchTask) -> Result<BatchO
 /// Hands the lead over, then runs one batch that includes `own`.
 fn lead(inner: &QueueInner, index: usize, own: BatchTask) -> Result<BatchOutput> {
     let now = Instant::now();
-    let limit = inner.batch_limit(true);
     let mates = {
         let mut lane = inner.requests.lanes.lane(index);
+        let waiting = lane.followers.iter().map(|follower| follower.task.rows).sum::<usize>();
+        let limit = inner.rows_now(own.rows + waiting, true);
         let mates = take_mates(inner, &mut lane.followers, &own, limit, now);
         lane.record_mates(mates.len());
         hand_on(&mut lane);

@@ -536,6 +536,14 @@ impl QueueInner {
         if inline { self.cost.rows_within(budget, tried, time).max(usual) } else { tried }
     }
 
+    /// The largest batch to run now, of `waiting` rows: all of them if they are at most a quarter more than the limit. The few that
+    /// were left would cost more in a batch of their own: with 32 requests and a limit of 31, each took 5 % more CPU time.
+    fn rows_now(&self, waiting: usize, inline: bool) -> usize {
+        let limit = self.batch_limit(inline);
+        let most = self.config.execution_size().min(limit.saturating_add(limit / 4));
+        if waiting > limit && self.padded_rows(waiting) <= most { waiting } else { limit }
+    }
+
     /// The options for a run of `rows` rows, given the number of runs in progress.
     fn run_options(&self, rows: usize, deadline: Option<Instant>, active: usize) -> RunOptions {
         let expected = self.cost.predict(rows);

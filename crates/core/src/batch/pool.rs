@@ -526,7 +526,8 @@ struct Chosen {
 
 /// Chooses the first request, and later ones that can join its batch.
 fn choose(inner: &QueueInner, waiting: &WaitingRequests, now: Instant) -> Chosen {
-    let (padding, limit) = (inner.config.pad_variable_length_inputs, inner.batch_limit(false));
+    let padding = inner.config.pad_variable_length_inputs;
+    let limit = inner.rows_now(waiting.rows(), false);
     let most = inner.verification.most_requests();
     let mut chosen = Chosen::default();
     let (mut first, mut padded): (Option<&BatchTask>, _) = (None, None);

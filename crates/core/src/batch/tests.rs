@@ -363,3 +363,22 @@ fn what_nobody_waits_for_runs_with_the_priority_of_its_thread_if_it_surely_ends(
     assert!(endless.1.is_some(), "it may never end");
     assert_ne!(endless.0, here);
 }
+
+#[test]
+fn the_few_that_would_be_left_join_the_batch() {
+    let place = Place::with_threads(1);
+    let rows_now = |allowed: &[usize], waiting| {
+        let config = BatchConfig { allowed_batch_sizes: allowed.to_vec(), ..batches(64) };
+        let (queue, _, _) = place.queue("model", config);
+        // A row costs 100, 50, 45 and 45 µs: eight rows do not pay, so that the limit is seven.
+        for (rows, micros) in [(1, 100), (2, 100), (4, 180), (8, 360)].repeat(4) {
+            queue.0.cost.record(rows, Duration::from_micros(micros));
+        }
+        queue.0.rows_now(waiting, false)
+    };
+    assert_eq!(rows_now(&[], 5), 7);
+    assert_eq!(rows_now(&[], 8), 8);
+    assert_eq!(rows_now(&[], 9), 7, "more than a quarter above the limit");
+    assert_eq!(rows_now(&[4, 8, 64], 8), 8);
+    assert_eq!(rows_now(&[4, 64], 8), 7, "it would be padded to 64 rows");
+}

@@ -9,7 +9,6 @@ use tensorserve_platform::{
     Executable, LARGEST_KEPT, Optimization, OptimizedModel, Profiled, RunOptions,
 };
 use tensorserve_tensor::error::Result;
-use tensorserve_tensor::same::floats;
 use tensorserve_tensor::{DType, LARGEST_ORDINARY_FLOAT, Tensor};
 
 impl LoadedVersion {
@@ -48,15 +47,11 @@ pub(super) struct OrdinaryForm {
 impl OrdinaryForm {
     fn are_within(&self, tensors: &[Tensor], largest: f32) -> bool {
         let is_within = |tensor: &Tensor| {
-            if tensor.dtype() == DType::Float {
+            let dtype = tensor.dtype();
+            if dtype == DType::Float || (dtype.is_float() && self.takes_unknown) {
                 return tensor.has_floats_within(largest);
             }
-            if self.takes_unknown
-                && let Some(all) = floats(tensor)
-            {
-                return all.iter().all(|value| value.abs() <= f64::from(largest));
-            }
-            tensor.dtype().is_integer_or_bool() || self.takes_unknown
+            dtype.is_integer_or_bool() || self.takes_unknown
         };
         tensors.iter().all(is_within)
     }
