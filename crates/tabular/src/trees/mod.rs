@@ -11,7 +11,7 @@ mod tests;
 mod walk;
 
 use std::collections::HashMap;
-use std::slice;
+use std::{iter, slice};
 
 use tensorserve_tensor::error::{Error, Result};
 
@@ -88,6 +88,9 @@ struct ForestNode<T> {
     /// How far behind the node its left child is, which the right one follows; 0 for a leaf.
     to_left: u32,
 }
+
+/// Rows go through trees together that begin within so many nodes: with those of 12 bytes, half of the first cache.
+const NODES_AT_ONCE: u32 = 2048;
 
 /// A tree of a forest.
 struct TreeRoot {
@@ -333,8 +336,8 @@ impl<S: Splits> Forest<S> {
         };
         // Trees in the outer loop, so that they stay in the cache for all rows.
         if rows.len() >= PARALLEL_WALKS {
-            for tree in &self.trees {
-                self.rows_through(tree, steps, rows.clone(), &mut take);
+            for trees in self.trees_at_once() {
+                self.rows_through(trees, steps, rows.clone(), &mut take);
             }
             return;
         }
@@ -345,10 +348,22 @@ impl<S: Splits> Forest<S> {
         }
     }
 
-    /// Several rows through a tree in parallel.
+    /// The trees in parts whose nodes fit into the first cache: at least one tree, or as many as begin within so many nodes.
+    fn trees_at_once(&self) -> impl Iterator<Item = &[TreeRoot]> {
+        let mut rest = self.trees.as_slice();
+        iter::from_fn(move || {
+            let end = rest.first()?.node.saturating_add(NODES_AT_ONCE);
+            let count = rest.iter().take_while(|tree| tree.node < end).count();
+            let (trees, others) = rest.split_at_checked(count)?;
+            rest = others;
+            Some(trees)
+        })
+    }
+
+    /// Several rows at a time through each of `trees` in parallel.
     fn rows_through<R: Row<S::Value>>(
         &self,
-        tree: &TreeRoot,
+        trees: &[TreeRoot],
         steps: WalkSteps,
         mut rows: impl Iterator<Item = R>,
         mut take: impl FnMut(usize, usize, &[S::Leaf]),
@@ -360,13 +375,15 @@ impl<S: Splits> Forest<S> {
                 *slot = row;
                 count += 1;
             }
-            let roots = (0..count).map(|_| tree.node);
             let row_of = |walk: usize| block.get(walk).copied().unwrap_or(first);
-            let leaves = self.leaves(steps, tree.depth, roots, row_of);
-            for leaf in leaves.into_iter().take(count) {
-                take(number, tree.output as usize, self.values_of(tree, leaf));
-                number += 1;
+            for tree in trees {
+                let roots = [tree.node as usize; PARALLEL_WALKS];
+                let leaves = self.leaves(steps, tree.depth, roots, count, row_of);
+                for (row, leaf) in (number..).zip(leaves.iter().take(count)) {
+                    take(row, tree.output as usize, self.values_of(tree, *leaf));
+                }
             }
+            number += count;
         }
     }
 
@@ -380,10 +397,11 @@ impl<S: Splits> Forest<S> {
         mut take: impl FnMut(usize, usize, &[S::Leaf]),
     ) {
         let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
-        let roots = trees.iter().map(|tree| tree.node);
-        let leaves = self.leaves(steps, depth, roots, |_| row);
-        for (tree, leaf) in trees.iter().zip(leaves) {
-            take(number, tree.output as usize, self.values_of(tree, leaf));
+        let mut roots = [0; PARALLEL_WALKS];
+        roots.iter_mut().zip(trees).for_each(|(root, tree)| *root = tree.node as usize);
+        let leaves = self.leaves(steps, depth, roots, trees.len(), |_| row);
+        for (tree, leaf) in trees.iter().zip(&leaves) {
+            take(number, tree.output as usize, self.values_of(tree, *leaf));
         }
     }
 
@@ -393,17 +411,18 @@ impl<S: Splits> Forest<S> {
         &self,
         steps: WalkSteps,
         depth: u32,
-        roots: impl ExactSizeIterator<Item = u32>,
+        roots: [usize; PARALLEL_WALKS],
+        count: usize,
         row_of: impl Fn(usize) -> R,
     ) -> [usize; PARALLEL_WALKS] {
         match steps {
             WalkSteps::OfAnySplit => {
-                leaves_of(depth, roots, |walk, node| self.child_of(node, row_of(walk)))
+                leaves_of(depth, roots, count, |walk, node| self.child_of(node, row_of(walk)))
             }
-            WalkSteps::ByThreshold => leaves_of(depth, roots, |walk, node| {
+            WalkSteps::ByThreshold => leaves_of(depth, roots, count, |walk, node| {
                 self.child_by_threshold::<true>(node, row_of(walk))
             }),
-            WalkSteps::ByThresholdOfAll => leaves_of(depth, roots, |walk, node| {
+            WalkSteps::ByThresholdOfAll => leaves_of(depth, roots, count, |walk, node| {
                 self.child_by_threshold::<false>(node, row_of(walk))
             }),
         }

@@ -109,6 +109,21 @@ fn a_forest_finds_the_leaves_that_a_walk_node_by_node_finds() {
 }
 
 #[test]
+fn small_trees_are_walked_together() {
+    let mut random = Random::seeded(4);
+    let (small, large) = (16, 3);
+    let mut forest = Forest::default();
+    for tree in 0..small + large {
+        let depth = if tree < small { 3 } else { 16 };
+        add(&mut forest, &random_tree(&mut random, depth, 1, 100), tree, 1);
+    }
+    let parts: Vec<_> = forest.trees_at_once().map(<[TreeRoot]>::len).collect();
+    assert!(forest.nodes.len() > 2 * NODES_AT_ONCE as usize, "{} nodes", forest.nodes.len());
+    assert!(parts[0] >= small && parts.len() > 1, "{parts:?}");
+    assert_eq!(parts.iter().sum::<usize>(), small + large);
+}
+
+#[test]
 fn equal_leaves_share_their_values() {
     let mut random = Random::seeded(3);
     let (width, mut forest) = (3, Forest::default());
@@ -143,6 +158,10 @@ fn assert_leaves(forest: &Forest<Whole>, trees: &[Vec<Plain>], rows: &[f64]) {
             true => rows.chunks_exact(FEATURES).enumerate().for_each(|(number, row)| {
                 forest.for_each_leaf(iter::once(row), |_, tree, leaf| take(number, tree, leaf));
             }),
+        }
+        for row in 0..count {
+            let trees = found.iter().filter(|(of, _)| *of == row);
+            assert!(trees.is_sorted(), "the trees of row {row} are in their order");
         }
         found.sort_unstable();
         let all = (0..count).flat_map(|row| (0..trees.len()).map(move |tree| (row, tree)));

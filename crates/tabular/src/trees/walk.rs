@@ -10,18 +10,17 @@ const STEPS_AT_ONCE: usize = 3;
 /// find out whether all have arrived.
 const EVEN_DEPTH: u32 = 12;
 
-/// The leaves that walks reach from `roots`, of which there are at most [`PARALLEL_WALKS`], in at most `depth` steps;
-/// `child_of` is the node that a walk, by its number, goes to from a node: from a leaf the leaf. The walks are those of
-/// a row through several trees, or of several rows through a tree.
+/// The leaves that the first `count` walks reach from their `roots`, in at most `depth` steps; `child_of` is the node that a
+/// walk, by its number, goes to from a node: from a leaf the leaf. The walks are those of a row through several trees, or of
+/// several rows through a tree.
 #[inline]
 pub(super) fn leaves_of(
     depth: u32,
-    roots: impl ExactSizeIterator<Item = u32>,
+    roots: [usize; PARALLEL_WALKS],
+    count: usize,
     child_of: impl Fn(usize, usize) -> usize,
 ) -> [usize; PARALLEL_WALKS] {
-    let count = roots.len();
-    let mut nodes = [0; PARALLEL_WALKS];
-    nodes.iter_mut().zip(roots).for_each(|(node, root)| *node = root as usize);
+    let mut nodes = roots;
     if depth <= EVEN_DEPTH {
         for _ in 0..depth {
             for (walk, node) in nodes.iter_mut().enumerate() {
