@@ -190,16 +190,19 @@ impl Tensor {
         if let Some(all) = self.values::<f32>() {
             return all.iter().all(|value| value.abs() <= largest);
         }
-        if let Some(all) = self.values::<f64>() {
-            return all.iter().all(|value| value.abs() <= f64::from(largest));
-        }
+        self.every_float(|value| value.abs() <= f64::from(largest)).unwrap_or(false)
+    }
+
+    /// Whether `is_so` is true of every element, up to the first of which it is not; `None` unless the elements are real
+    /// floats.
+    pub(crate) fn every_float(&self, mut is_so: impl FnMut(f64) -> bool) -> Option<bool> {
         let mut halves = self.bytes().as_chunks::<2>().0.iter().copied();
-        match self.dtype {
-            DType::Half => halves.all(|it| f16::from_ne_bytes(it).to_f32().abs() <= largest),
-            DType::BFloat16 => halves.all(|it| bf16::from_ne_bytes(it).to_f32().abs() <= largest),
-            DType::Float
-            | DType::Double
-            | DType::Int8
+        Some(match self.dtype {
+            DType::Float => self.values::<f32>()?.iter().all(|&it| is_so(f64::from(it))),
+            DType::Double => self.values::<f64>()?.iter().all(|&it| is_so(it)),
+            DType::Half => halves.all(|it| is_so(f16::from_ne_bytes(it).to_f64())),
+            DType::BFloat16 => halves.all(|it| is_so(bf16::from_ne_bytes(it).to_f64())),
+            DType::Int8
             | DType::Int16
             | DType::Int32
             | DType::Int64
@@ -210,8 +213,8 @@ impl Tensor {
             | DType::Bool
             | DType::Complex64
             | DType::Complex128
-            | DType::String => false,
-        }
+            | DType::String => return None,
+        })
     }
 
     /// The strings; `None` if the tensor has another type.

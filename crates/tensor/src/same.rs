@@ -1,7 +1,5 @@
 //! Whether two lists of outputs are equal except for rounding.
 
-use half::{bf16, f16};
-
 use crate::{DType, Tensor};
 
 /// How much outputs may differ and still be equal, as a fraction of the largest finite magnitude in
@@ -103,25 +101,12 @@ fn are_equal(a: &[f64], b: &[f64]) -> bool {
 
 /// The elements of a real floating-point tensor.
 pub fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
-    let halves = || tensor.bytes().as_chunks::<2>().0.iter();
-    match tensor.dtype() {
-        DType::Float => Some(tensor.values::<f32>()?.iter().map(|&x| f64::from(x)).collect()),
-        DType::Double => Some(tensor.values::<f64>()?.to_vec()),
-        DType::Half => Some(halves().map(|&b| f16::from_ne_bytes(b).to_f64()).collect()),
-        DType::BFloat16 => Some(halves().map(|&b| bf16::from_ne_bytes(b).to_f64()).collect()),
-        DType::Int8
-        | DType::Int16
-        | DType::Int32
-        | DType::Int64
-        | DType::UInt8
-        | DType::UInt16
-        | DType::UInt32
-        | DType::UInt64
-        | DType::Bool
-        | DType::Complex64
-        | DType::Complex128
-        | DType::String => None,
-    }
+    let mut all = Vec::with_capacity(tensor.shape().elements().ok()?);
+    tensor.every_float(|value| {
+        all.push(value);
+        true
+    })?;
+    Some(all)
 }
 
 fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {

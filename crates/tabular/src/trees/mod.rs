@@ -354,7 +354,7 @@ impl<S: Splits> Forest<S> {
         iter::from_fn(move || {
             let end = rest.first()?.node.saturating_add(NODES_AT_ONCE);
             let count = rest.iter().take_while(|tree| tree.node < end).count();
-            let (trees, others) = rest.split_at_checked(count)?;
+            let (trees, others) = rest.split_at_checked(count.max(1))?;
             rest = others;
             Some(trees)
         })
