@@ -10,7 +10,8 @@ and no rows at all. Requests and answers are raw tensors, and answers are compar
 answers differ from run to run is told apart by asking twice. The exit status is 1 if a mode other than `fast` changes
 an answer, `fast` changes one by more than a thousandth of the largest magnitude, or a request is lost; engines are held
 to what `fast` is. TENSORSERVE names the binary. A signature gets 1,000 requests or, where these take longer than
-SECONDS (60), requests of 1,000 rows together. SIGNATURE names the only signature that gets any.
+SECONDS (60), requests of 1,000 rows together. SIGNATURE names the only signature that gets any. PATIENCE is how many
+seconds (600) a server may take to decide; then its row says "undecided".
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ MODES = {
     "openvino": (["--engine", "openvino"], "other_engine"),
     "auto": (["--optimize", "exact", "--engine", "auto"], "other_engine"),
 }
-# Seconds that a server may take until it has decided.
-PATIENCE = 600
+# Seconds that a server may take until it has decided: large networks compute thousands of images.
+PATIENCE = int(os.environ.get("PATIENCE", "600"))
 
 EXTREMES = [0.0, -0.0, 1e-45, 1e-38, 3.4e38, -3.4e38, 1e30, -1e30, 65504.0]
 UNUSUAL = [math.nan, math.inf, -math.inf]
@@ -315,8 +316,10 @@ def examine(model: pathlib.Path, mode: str) -> tuple[dict, Compared]:
 
 def row(name: str, verdict: dict, found: Compared) -> str:
     text = verdict.get("text", "").replace("|", "\\|").replace("\n", " ")
-    if verdict.get("state") != "optimized":
-        return f"| {name} | as it is | {text} | | | | |"
+    state = verdict.get("state", "undecided")
+    if state != "optimized":
+        form = "as it is" if state == "unchanged" else state
+        return f"| {name} | {form} | {text} | | | | |"
     greatest = "equal" if not found.different else f"{found.greatest:.1e} in {found.different}"
     unsteady = f", {found.unsteady} unsteady" if found.unsteady else ""
     cpu = verdict.get("cpu", 0.0)
