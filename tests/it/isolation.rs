@@ -148,6 +148,23 @@ fn a_version_that_crashes_in_its_load_fails() {
 }
 
 #[test]
+fn a_version_that_exhausts_the_memory_in_its_load_fails() {
+    let root = tempfile::tempdir().expect("temporary directory");
+    copy(&data("probe/takes_memory"), &root.path().join("takes_memory"));
+    let path = root.path().display();
+    let config = format!(
+        "load_probe_memory = \"512MiB\"\n\
+         [[models]]\nname = \"m\"\npath = \"{path}/takes_memory\"\nisolation = \"process\"\n"
+    );
+    let server = serve(root.path(), &config);
+    let status = || get(server.address, "/v1/models/m").text();
+    wait_until("the version has failed", || status().contains("\"END\""));
+    let reason = "more than the 512 MiB of load_probe_memory";
+    assert!(status().contains(reason), "{}", status());
+    assert!(!get(server.address, "/v1/models").text().is_empty(), "the server serves on");
+}
+
+#[test]
 fn processes_end_with_their_version_and_with_the_server() {
     let (root, config) = place();
     let mut server = serve(root.path(), &config);

@@ -30,7 +30,8 @@ pub(crate) fn serve(socket: &UnixDatagram, platforms: &Platforms, config: &Probe
         let monitor = fork(|| {
             ignore_ended_children(false);
             if is_isolated {
-                return isolation::keep(&request, platforms, files.take().unwrap_or_default());
+                let files = files.take().unwrap_or_default();
+                return isolation::keep(&request, platforms, config, files);
             }
             let outcome = monitor::probe(&request, platforms, config);
             i32::from(report(socket, request.id, outcome).is_err())

@@ -34,6 +34,7 @@ mod host;
 mod isolated;
 mod isolation;
 mod link;
+mod memory;
 mod messages;
 mod monitor;
 mod platform;

@@ -6,26 +6,24 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, pipe};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{self, available_parallelism};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorserve_os::fork::{
     ForkedProcess, fork, limit_private_memory, redirect_standard_streams, signal_name,
 };
-use tensorserve_os::{lower_priority, machine, set_environment_variable};
+use tensorserve_os::{lower_priority, set_environment_variable};
 use tensorserve_platform::Platforms;
 
-use crate::ProbeConfig;
 use crate::messages::{ProbeOutcome, ProbeProgress, ProbeRequest};
 use crate::trial;
+use crate::{ProbeConfig, memory};
 
 /// Time limit for a run on a shape that is not declared; such runs end early or not at all.
 const TRIAL_LIMIT: Duration = Duration::from_secs(30);
 /// How much of the child's last output an error contains: lines, and characters of a line.
 const LAST_LINES: usize = 5;
 const LONGEST_LINE: usize = 300;
-/// Private memory, per core, of the threads that runtimes start: stacks, of which little is used.
-const THREADS_MEMORY: u64 = 64 << 20;
 
 /// Probes a version. Called in a process that has no other threads.
 pub(crate) fn probe(
@@ -33,7 +31,7 @@ pub(crate) fn probe(
     platforms: &Platforms,
     config: &ProbeConfig,
 ) -> ProbeOutcome {
-    let limit = config.memory_limit.unwrap_or_else(machine::free_memory);
+    let limit = memory::limit_of_version(config);
     let started = pipe().and_then(|progress| Ok((progress, pipe()?)));
     let started = started.and_then(|(progress, output)| {
         let (mut writer, printed) = (progress.1, output.1);
@@ -66,10 +64,7 @@ fn run_child(
         return 1;
     }
     lower_priority();
-    let cores = available_parallelism().map_or(1, |cores| u64::try_from(cores.get()).unwrap_or(1));
-    let present = machine::private_memory().unwrap_or(0);
-    let bytes = present.saturating_add(limit).saturating_add(cores * THREADS_MEMORY);
-    if let Err(error) = limit_private_memory(bytes) {
+    if let Err(error) = limit_private_memory(memory::limit_of_process(limit)) {
         log::warn!("the memory of the load probe has no limit: {error}");
     }
     if !gpu {
@@ -88,7 +83,7 @@ struct Monitor {
     process: ForkedProcess,
     started: Instant,
     timeout: Duration,
-    /// Its memory limit in bytes.
+    /// The memory limit of the version in bytes.
     limit: u64,
 }
 
@@ -129,9 +124,7 @@ impl Monitor {
             ProbeProgress::Refused => ProbeOutcome::Refused,
             ProbeProgress::Unset(why) => ProbeOutcome::Unset(why),
             ProbeProgress::OutOfMemory(message) => {
-                let limit = self.limit >> 20;
-                let why = format!("it needs more than the {limit} MiB of load_probe_memory");
-                ProbeOutcome::OutOfMemory(format!("{why}: {message}"))
+                ProbeOutcome::OutOfMemory(memory::exceeded(self.limit, &message))
             }
             ProbeProgress::Loading => self.failed("loading it", &ended, printed),
             ProbeProgress::Running(signature) => {

@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use tensorserve_os::fork::fork;
 use tensorserve_os::{exit_now, process_cpu_time};
-use tensorserve_platform::{Executable, Platforms, RunOptions, unset};
-use tensorserve_tensor::error::{Error, Result};
+use tensorserve_platform::{Executable, Loaded, Platform, Platforms, RunOptions, unset};
+use tensorserve_tensor::error::{Code, Error, Result};
 
 use super::channel::{Channel, ChannelFrame};
 use super::description::{OpRunDescription, VersionDescription};
 use super::{kind, reply};
+use crate::ProbeConfig;
+use crate::memory::{self, MemoryLimit};
 use crate::messages::ProbeRequest;
 use crate::monitor::describe;
 use crate::trial::run_declared;
@@ -26,7 +28,12 @@ const PANICKED: i32 = 101;
 
 /// Keeps the process of a model, until the model is unloaded or the process ends. `files` are socket and
 /// memory of each channel; the first channel is the control channel. Returns the exit status.
-pub(crate) fn keep(request: &ProbeRequest, platforms: &Platforms, files: Vec<OwnedFd>) -> i32 {
+pub(crate) fn keep(
+    request: &ProbeRequest,
+    platforms: &Platforms,
+    config: &ProbeConfig,
+    files: Vec<OwnedFd>,
+) -> i32 {
     let mut files = files.into_iter();
     let mut channels = Vec::new();
     while let (Some(socket), Some(memory)) = (files.next(), files.next()) {
@@ -37,7 +44,8 @@ pub(crate) fn keep(request: &ProbeRequest, platforms: &Platforms, files: Vec<Own
         return 1;
     };
     let mut run_channels = Some(channels.collect::<Vec<_>>());
-    let forked = fork(|| load_and_serve(request, platforms, &control, run_channels.take()));
+    let limit = memory::limit_of_version(config);
+    let forked = fork(|| load_and_serve(request, platforms, limit, &control, run_channels.take()));
     // The keeper's copies would hide the end of the process.
     drop(run_channels);
     let ended = match forked {
@@ -67,6 +75,7 @@ fn wait_for_unload(mut socket: impl Read) {
 fn load_and_serve(
     request: &ProbeRequest,
     platforms: &Platforms,
+    memory_limit: u64,
     control: &Channel,
     run_channels: Option<Vec<Channel>>,
 ) -> i32 {
@@ -74,20 +83,10 @@ fn load_and_serve(
     let Some((platform, run_channels)) = platform.zip(run_channels) else {
         return 1;
     };
-    let loaded = match platform.loader.load(&request.folder, &request.options()) {
+    let loaded = match load_and_try(platform, request, memory_limit) {
         Ok(loaded) => loaded,
         Err(error) => return i32::from(control.send(&failed(&error)).is_err()),
     };
-    for (index, signature) in loaded.signatures.iter().enumerate() {
-        if signature.read_only {
-            // A model may reject synthetic inputs; what matters is that it survives them.
-            let ran = run_declared(&*loaded.executable, index, signature);
-            let refusal = ran.err().and_then(|e| unset::refusal(&e, signature, &loaded.signatures));
-            if let Some(refusal) = refusal {
-                return i32::from(control.send(&failed(&refusal)).is_err());
-            }
-        }
-    }
     let (description, defaults) = VersionDescription::of(&loaded);
     let text = serde_json::to_string(&description).unwrap_or_default();
     let frame =
@@ -107,6 +106,38 @@ fn load_and_serve(
         }
     });
     0
+}
+
+/// Loads the version and runs it on synthetic inputs, with no more memory than `memory_limit` bytes. Requests may take
+/// more: what is free then, nobody knows now.
+fn load_and_try(platform: &Platform, request: &ProbeRequest, memory_limit: u64) -> Result<Loaded> {
+    let limited = MemoryLimit::new(memory::limit_of_process(memory_limit));
+    if let Err(error) = &limited {
+        log::warn!("the memory of an isolated model has no limit while it loads: {error}");
+    }
+    let named = |error: Error| {
+        if error.code() != Code::ResourceExhausted {
+            return error;
+        }
+        Error::new(error.code(), memory::exceeded(memory_limit, error.message()))
+    };
+    let loaded = platform.loader.load(&request.folder, &request.options()).map_err(named)?;
+    for (index, signature) in loaded.signatures.iter().enumerate() {
+        if !signature.read_only {
+            continue; // A run may have effects outside the process.
+        }
+        let Err(error) = run_declared(&*loaded.executable, index, signature) else {
+            continue;
+        };
+        if error.code() == Code::ResourceExhausted {
+            return Err(named(error));
+        }
+        // A model may reject synthetic inputs; what matters is that it survives them.
+        if let Some(refusal) = unset::refusal(&error, signature, &loaded.signatures) {
+            return Err(refusal);
+        }
+    }
+    Ok(loaded)
 }
 
 /// Runs what arrives on a run channel, until the server closes it.
