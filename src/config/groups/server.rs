@@ -231,7 +231,7 @@ settings! {
         #[arg(value_name = "BOOL", help_heading = "Load probe")]
         #[default(true)]
         load_probe: bool,
-        /// Maximum private memory of that process
+        /// Maximum private memory of that process, and of an isolated model while it loads
         #[arg(value_name = "SIZE", help_heading = "Load probe")]
         #[unset("the free memory")]
         #[check(some_bytes)]
